@@ -31,6 +31,7 @@ from common.argument_parser import Parser
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from batch.cli.answerers import Answerer
     from batch.input.shard import Shard
     from batch.settings import BatchSettings
 
@@ -52,6 +53,7 @@ exit codes: 0 all lines are answered; 1 some lines failed and are in the error f
 # Number of new objects before a garbage collection. Lines leave no reference cycles behind, so
 # frequent collections would free little.
 _GC_THRESHOLD = 50_000
+_MAX_CONCURRENCY = 10_000
 
 
 class _Subcommand(NamedTuple):
@@ -168,6 +170,20 @@ def _create_parser(prog: str) -> argparse.ArgumentParser:
         help="the same, with I from JOB_COMPLETION_INDEX, SLURM_ARRAY_TASK_ID or "
         "SKYPILOT_NODE_RANK",
     )
+    remote = run.add_argument_group("answer with servers instead of an engine")
+    remote.add_argument(
+        "--server",
+        dest="servers",
+        action="append",
+        metavar="URL",
+        help="an OpenAI-compatible server, such as http://HOST:8000/v1; may be repeated",
+    )
+    remote.add_argument(
+        "--key-env", metavar="NAME", help="the variable with the servers' key (default: none)"
+    )
+    remote.add_argument(
+        "--concurrency", type=int, metavar="N", help="lines at a time, at most (default: 32)"
+    )
     run.set_defaults(run=_run, prints_messages=True)
     for name, subcommand in _SUBCOMMANDS.items():
         command = commands.add_parser(
@@ -209,7 +225,32 @@ def _run(args: argparse.Namespace, settings: BatchSettings, console: Console) ->
         force=args.force,
         shard=shard,
     )
-    return RunCommand(run_args, settings, console).run()
+    answerer = _build_answerer(args, settings)
+    return RunCommand(run_args, settings, console, answerer).run()
+
+
+def _build_answerer(args: argparse.Namespace, settings: BatchSettings) -> Answerer:
+    """Return what answers the lines. Raises SettingError."""
+    from batch.cli.answerers import DEFAULT_CONCURRENCY, EngineAnswerer, ServerAnswerer
+    from common.setting_error import SettingError
+
+    if not args.servers:
+        for name in ("key_env", "concurrency"):
+            if getattr(args, name) is not None:
+                raise SettingError(f"--{name.replace('_', '-')} needs --server")
+        return EngineAnswerer(settings)
+    for url in args.servers:
+        if not url.startswith(("http://", "https://")):
+            raise SettingError(f"--server must begin with http:// or https://, got {url!r}")
+    concurrency = args.concurrency or settings.batch_at_once or DEFAULT_CONCURRENCY
+    if not 1 <= concurrency <= _MAX_CONCURRENCY:
+        raise SettingError(f"--concurrency must be from 1 to {_MAX_CONCURRENCY:,}")
+    key = None
+    if args.key_env is not None:
+        key = os.environ.get(args.key_env)
+        if not key:
+            raise SettingError(f"--key-env: there is no variable {args.key_env}")
+    return ServerAnswerer(settings, args.servers, key, concurrency)
 
 
 def _find_shard(args: argparse.Namespace) -> Shard | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -35,7 +35,11 @@ _STREAM_ERROR = "stream must be false: a batch has nobody to stream to"
 _RETRY_DELAY_S = 0.5
 
 
-class EngineLost(Exception):
+class ExecutorLost(Exception):
+    """Further lines cannot be answered now, and an attempt has no outcome; the message says why."""
+
+
+class EngineLost(ExecutorLost):
     """The engine is dead, so that further lines cannot be answered; the message has the cause."""
 
 
@@ -54,6 +58,19 @@ class LineOutcome:
     retryable: bool = False
     is_deferred: bool = False
     crashed: bool = False
+
+
+class Executor(Protocol):
+    """Answers the lines of a batch."""
+
+    def check(self, line: Line) -> None:
+        """Check everything about a request that does not need a model. Raises BadLine."""
+
+    async def answer(self, line: Line, *, exclusive: bool = False) -> LineOutcome:
+        """Make one attempt at a line and return its outcome. Raises ExecutorLost.
+
+        With `exclusive`, for a line that may crash an engine, nothing else runs at the same time.
+        """
 
 
 class LineExecutor:
@@ -155,17 +172,8 @@ class LineExecutor:
                 failure.mapping.status,
                 failure.mapping.retryable,
             )
-        request_id = os.urandom(16).hex()
-        answer = {
-            "id": f"batch_req_{request_id}",
-            "custom_id": line.custom_id,
-            "response": {"status_code": status, "request_id": request_id, "body": body},
-            "error": None,
-            **_warnings(line),
-        }
-        return LineOutcome(
-            orjson.dumps(answer), status == 200, tokens, retryable, is_deferred, crashed
-        )
+        encoded = encode_call_answer(line, body, status)
+        return LineOutcome(encoded, status == 200, tokens, retryable, is_deferred, crashed)
 
     @property
     def _is_engine_alive(self) -> bool:
@@ -188,6 +196,25 @@ class LineExecutor:
         finally:
             if own_slot is not None:
                 own_slot.release()
+
+
+def encode_call_answer(
+    line: Line, body: JsonObject, status: int, request_id: str | None = None
+) -> bytes:
+    """Return the answer to an OpenAI request as a line of the output or the error file.
+
+    Without `request_id`, the request gets a random one.
+    """
+    request_id = request_id or os.urandom(16).hex()
+    return orjson.dumps(
+        {
+            "id": f"batch_req_{request_id}",
+            "custom_id": line.custom_id,
+            "response": {"status_code": status, "request_id": request_id, "body": body},
+            "error": None,
+            **_warnings(line),
+        }
+    )
 
 
 def _warnings(line: Line) -> dict[str, Any]:

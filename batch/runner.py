@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from batch.input.line import Line, parse_line
 from batch.input.source import InputError, LineSource
-from batch.line_executor import LineExecutor, LineOutcome
+from batch.line_executor import Executor, LineOutcome
 from batch.output.journal import BatchJournal
 from batch.progress import BatchProgress
 from handler.job.attempts import MAX_CRASHES
@@ -29,7 +29,7 @@ class BatchRunner:
         self,
         source: LineSource,
         journal: BatchJournal,
-        executor: LineExecutor,
+        executor: Executor,
         progress: BatchProgress,
         *,
         concurrency: int,
@@ -55,7 +55,7 @@ class BatchRunner:
         """Answer all lines; after `stop`, return when the lines in progress are finished.
 
         Raises:
-            EngineLost: the engine is dead.
+            ExecutorLost: nothing answers lines any more.
             OSError: the journal cannot be written.
             InputError: the input cannot be read, or was changed; lines in progress were answered.
         """

@@ -31,6 +31,13 @@ class BatchSettings(Settings):
         description="Lines in progress at a time. 0: one per slot of the engine, and twice as many "
         "for `batch worker`.",
     )
+    batch_patience_s: float = Field(
+        600,
+        ge=1,
+        le=86_400,
+        description="`batch run --server` ends, to be resumed, if no server has answered for this "
+        "long.",
+    )
     batch_lease_s: float = Field(
         60,
         ge=3,

@@ -11,13 +11,14 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
+from batch.cli.answerers import Answerer
 from batch.cli.output import print_message
 from batch.cli.progress_display import show_progress
 from batch.cli.signals import StopSignals
 from batch.input.scan import MAX_LISTED_PROBLEMS, InputSummary, compute_digest, scan_input
 from batch.input.shard import Shard, ShardSource
 from batch.input.source import InputError, LineSource, fetch_input
-from batch.line_executor import EngineLost, LineExecutor
+from batch.line_executor import ExecutorLost
 from batch.output.files import OutputError, OutputFiles
 from batch.output.finished import FinishedRun
 from batch.output.journal import BatchJournal, JournalError, JournalHeader
@@ -27,10 +28,7 @@ from batch.settings import BatchSettings
 from common.temporary_folders import ScratchFolder
 from common.terminal_text import escape_controls
 from engine.errors import EngineError
-from handler.composition import build_services, build_validation
 from handler.delivery.blobs import BlobError
-from handler.settings.engine_configs import build_engine
-from handler.settings.model_settings import resolve_models
 
 # The command's exit codes.
 DONE, SOME_FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 3
@@ -63,15 +61,13 @@ class RunCommand:
     again. Owned by the thread that calls `run`.
     """
 
-    def __init__(self, args: RunArgs, settings: BatchSettings, console: Console) -> None:
-        """Build the engine, and download its model if it is on the Hub. Raises SettingError."""
-        settings = resolve_models(settings)
+    def __init__(
+        self, args: RunArgs, settings: BatchSettings, console: Console, answerer: Answerer
+    ) -> None:
         self._args = args
         self._settings = settings
         self._console = console
-        self._engine = build_engine(settings)
-        services = build_services(settings, self._engine, build_validation(settings))
-        self._executor = LineExecutor(services, self._engine)
+        self._answerer = answerer
         # Number of lines with an answer of an earlier run whose record in the journal is damaged.
         self._lost_lines = 0
         self._progress = BatchProgress(0)
@@ -159,7 +155,9 @@ class RunCommand:
             return
         try:
             with self._console.status("checking the lines"):
-                summary = scan_input(source, self._executor.check, self._settings.batch_max_lines)
+                summary = scan_input(
+                    source, self._answerer.executor.check, self._settings.batch_max_lines
+                )
             if summary.problem_count:
                 raise PreconditionFailed(format_problems(summary))
             journal.begin(JournalHeader(summary.digest, summary.lines))
@@ -177,26 +175,25 @@ class RunCommand:
         signals = StopSignals()
         with signals.handling():
             try:
-                self._print(f"loading {self._settings.served_model}")
-                await self._engine.ready()
+                await self._answerer.open(self._print)
                 runner = BatchRunner(
                     source,
                     journal,
-                    self._executor,
+                    self._answerer.executor,
                     self._progress,
-                    concurrency=self._settings.batch_at_once or self._engine.slots,
+                    concurrency=self._answerer.concurrency,
                     max_attempts=self._settings.batch_tries,
                 )
                 signals.begin_stop = partial(self._stop, runner)
                 async with show_progress(self._progress, self._console):
                     await runner.run()
-            except (EngineError, EngineLost, InputError) as error:
+            except (EngineError, ExecutorLost, InputError) as error:
                 raise Interrupted(str(error)) from None
             except asyncio.CancelledError:
                 if not signals.first_signal:
                     raise
             finally:
-                await self._engine.close()
+                await self._answerer.close()
         if signals.first_signal:
             raise Interrupted(f"stopped by {signals.first_signal}")
 

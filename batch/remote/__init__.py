@@ -1,0 +1,1 @@
+"""Answer lines with OpenAI-compatible servers in place of an engine of this process."""

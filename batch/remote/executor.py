@@ -1,0 +1,197 @@
+"""Answers one line of a batch by a request to an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx2
+import orjson
+
+from batch.input.line import Line
+from batch.line_executor import ExecutorLost, LineOutcome, encode_call_answer
+from batch.remote.concurrency_limit import ConcurrencyLimit
+from batch.remote.line_check import check_remote_line
+from batch.remote.server_pool import RemoteServer, ServerPool
+from common.json_object import JsonObject
+from handler.apis.calls import find_format, read_usage
+from handler.errors import ErrorInfo, ErrorMapping
+
+# Statuses of a server that is there and takes no more at the moment.
+_BUSY = frozenset({429, 503, 529})
+# Statuses after which another try may succeed.
+_RETRYABLE = frozenset({408, 409, 425, 500, 502, 504})
+_MAX_RETRY_AFTER_S = 300.0
+_MAX_EXCERPT_CHARS = 300
+
+
+class NoServer(ExecutorLost):
+    """No server has answered for too long; the message is one sentence."""
+
+
+class _Unavailable(Exception):
+    """The server did not take the request, which can be sent again without any loss."""
+
+    def __init__(self, reason: str, retry_after_s: float | None, *, is_busy: bool) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+        self.is_busy = is_busy
+
+
+class RemoteExecutor:
+    """Sends each line's body, unchanged, to the server of a pool with the fewest lines.
+
+    A line is sent again, as often as needed, while servers refuse connections or are busy (429,
+    503, 529): that is no attempt of the line. If no server has answered for `patience_s`, the batch
+    ends, so that it can be resumed. Other failures (500, 502, 504, broken answers) are attempts,
+    which the runner bounds. Owned by the event loop.
+    """
+
+    def __init__(
+        self,
+        http: httpx2.AsyncClient,
+        pool: ServerPool,
+        limit: ConcurrencyLimit,
+        *,
+        patience_s: float,
+    ) -> None:
+        self._http = http
+        self._pool = pool
+        self._limit = limit
+        self._patience_s = patience_s
+        self._answered_at_s = time.monotonic()
+
+    def check(self, line: Line) -> None:
+        """Check what needs no model. Raises BadLine."""
+        check_remote_line(line)
+
+    async def answer(self, line: Line, *, exclusive: bool = False) -> LineOutcome:
+        """Make one attempt at a line and return its outcome. Raises NoServer.
+
+        `exclusive` has no effect: a crash of the server is one of its own.
+        """
+        while True:
+            await self._limit.acquire()
+            try:
+                server = await self._pool.acquire()
+                try:
+                    return await self._attempt(line, server)
+                except _Unavailable as error:
+                    self._record_failure(server, error)
+                finally:
+                    self._pool.release(server)
+            finally:
+                self._limit.release()
+
+    def _record_failure(self, server: RemoteServer, error: _Unavailable) -> None:
+        if error.is_busy:
+            self._limit.record_refusal()
+        self._pool.pause(server, error.retry_after_s)
+        if time.monotonic() - self._answered_at_s > self._patience_s:
+            raise NoServer(f"no server has answered for {self._patience_s:g} s: {error}")
+
+    async def _attempt(self, line: Line, server: RemoteServer) -> LineOutcome:
+        """Send the line once. Raises _Unavailable if the server did not take it."""
+        route = line.route or ""
+        body = dict(line.body)
+        if body.get("model") is None and server.models:
+            body["model"] = server.models[0]
+        url = f"{server.url}{route}"
+        try:
+            response = await self._http.post(url, content=orjson.dumps(body))
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+            raise _Unavailable(f"{url}: {_describe(error)}", None, is_busy=False) from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            # The server may have begun the answer, which counts as an attempt.
+            self._pool.pause(server)
+            return _fail(line, f"the server's answer broke off: {_describe(error)}", 502)
+        if response.status_code in _BUSY:
+            raise _Unavailable(
+                f"{url} answered with {response.status_code}",
+                _read_retry_after(response.headers),
+                is_busy=True,
+            )
+        self._answered_at_s = time.monotonic()
+        self._pool.record_answer(server)
+        self._limit.record_answer()
+        return _read_outcome(line, response)
+
+
+def _read_outcome(line: Line, response: httpx2.Response) -> LineOutcome:
+    """Return the outcome of a server's answer."""
+    status = response.status_code
+    try:
+        body = orjson.loads(response.content)
+    except orjson.JSONDecodeError:
+        body = None
+    if not isinstance(body, dict):
+        excerpt = response.text[:_MAX_EXCERPT_CHARS]
+        return _fail(line, f"the server answered with {status} and no JSON: {excerpt!r}", 502)
+    if status == 200 and "error" in body and body["error"]:
+        return _fail(line, f"the server answered with 200 and an error: {body['error']}", 502)
+    is_retryable = status in _RETRYABLE
+    request_id = response.headers.get("x-request-id")
+    encoded = encode_call_answer(line, body, status, request_id)
+    return LineOutcome(encoded, status == 200, _count_tokens(body), is_retryable)
+
+
+def _fail(line: Line, message: str, status: int) -> LineOutcome:
+    """Return the outcome of an attempt that has no answer of the server's to keep."""
+    error = ErrorInfo(message, ErrorMapping(status, "server_error", retryable=True))
+    body = find_format(line.route or "").encode_error(error)
+    return LineOutcome(encode_call_answer(line, body, status), ok=False, retryable=True)
+
+
+def _count_tokens(body: JsonObject) -> int:
+    """Return the length of an answer in tokens; 0 if the server does not tell it."""
+    try:
+        return int(read_usage(body).completion_tokens)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return 0
+
+
+def _read_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of `Retry-After`, which may be a number or a date (RFC 9110, 10.2.3)."""
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except (TypeError, ValueError):
+            return None
+    return min(max(seconds, 0.0), _MAX_RETRY_AFTER_S)
+
+
+def _describe(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+async def list_models(http: httpx2.AsyncClient, server: RemoteServer) -> httpx2.Response:
+    """Request the models of a server. Raises httpx2.HTTPError."""
+    return await http.get(f"{server.url}/v1/models")
+
+
+def read_models(response: httpx2.Response) -> tuple[str, ...]:
+    """Return the names of the models in an answer of `/v1/models`; none if it has another form."""
+    try:
+        models: Any = orjson.loads(response.content)["data"]
+        return tuple(str(model["id"]) for model in models)
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return ()
+
+
+def open_client(key: str | None, timeout_s: float, connections: int) -> httpx2.AsyncClient:
+    """Return the HTTP client for all servers, with as many connections as lines in progress."""
+    headers = {"content-type": "application/json"}
+    if key:
+        headers["authorization"] = f"Bearer {key}"
+    return httpx2.AsyncClient(
+        headers=headers,
+        timeout=httpx2.Timeout(timeout_s, connect=10.0),
+        limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
+    )

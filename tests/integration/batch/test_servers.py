@@ -1,0 +1,101 @@
+"""`batch run --server`: lines go to our own server, and through its faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.conftest import ScriptFactory
+from tests.integration.batch.runs import ROOT, TIMEOUT_S, call, chat, environment, read, text, write
+from tests.integration.emulator.processes import run_emulator
+from tests.integration.emulator.serving import run_server
+from tests.integration.emulator.test_client_faults import settings
+
+
+async def run_batch(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command beside the test's own event loop."""
+    command = [sys.executable, "-m", "batch", "run", *map(str, arguments)]
+    own = environment(Path("none.gguf"), PYTHONPATH=str(ROOT), **variables)
+    return await asyncio.to_thread(
+        subprocess.run,
+        command,
+        env=own,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+async def test_lines_are_answered_by_a_server_despite_its_faults(
+    script: ScriptFactory, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "in.jsonl", [chat(f"n{number}") for number in range(40)])
+    out = tmp_path / "out.jsonl"
+    path = script({"pieces": ["one ", "two"]}, slots=4)
+    async with (
+        run_server(settings(path, faults_per_request=True, api_keys="secret")) as server,
+        httpx2.AsyncClient(
+            base_url=server.url, headers={"authorization": "Bearer secret"}
+        ) as client,
+    ):
+        for fault in ("status=429; retry-after=0", "status=503", "reset", "truncated-json"):
+            rule = {"fault": fault, "operation": "chat", "times": 2}
+            await client.post("/faults", json=rule)
+        options = ("-i", source, "-o", out, "--server", f"{server.url}/v1")
+        refused = await run_batch(*options)
+        assert refused.returncode == 3
+        assert "answered with 401: --key-env names the variable with its key" in refused.stderr
+        done = await run_batch(*options, "--key-env", "SERVER_KEY", SERVER_KEY="secret")
+    assert done.returncode == 0, done.stderr
+    assert "40 of 40 lines answered" in done.stderr
+    answers = read(out)
+    assert [line["custom_id"] for line in answers] == [f"n{number}" for number in range(40)]
+    assert {text(line) for line in answers} == {"one two"}
+
+
+@pytest.mark.long
+async def test_each_line_is_answered_once_although_both_sides_are_killed(
+    script: ScriptFactory, tmp_path: Path
+) -> None:
+    lines = [call(f"n{number}", f"word {number}") for number in range(2_000)]
+    source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    journal = tmp_path / "out.jsonl.partial"
+    path = script({"pieces": [{"text": "word", "delay_ms": 5}]}, slots=8)
+    variables = {"ENGINE": "scripted", "MODEL_PATH": str(path), "MODEL_NAME": "tiny"}
+    command = [sys.executable, "-m", "batch", "run", "-i", str(source), "-o", str(out)]
+    kills = 0
+    port = 0
+    code = None
+    while code is None:
+        async with run_emulator(variables, "--port", str(port)) as server:
+            await server.wait_until_listening()
+            port = server.port
+            options = ["--server", f"http://127.0.0.1:{port}/v1", "--concurrency", "8"]
+            own = environment(path, PYTHONPATH=str(ROOT))
+            for _ in range(2):
+                client = await asyncio.create_subprocess_exec(
+                    *command, *options, env=own, stderr=asyncio.subprocess.DEVNULL
+                )
+                before = journal.read_bytes().count(b"\n") if journal.exists() else 0
+                while client.returncode is None:
+                    await asyncio.sleep(0.01)
+                    grown = journal.exists() and journal.read_bytes().count(b"\n") > before + 200
+                    if grown and kills < 6:
+                        client.kill()
+                        kills += 1
+                        break
+                code = await client.wait()
+                code = None if code < 0 else code
+                if code is not None:
+                    break
+    assert (code, kills) == (0, 6)
+    answers = read(out)
+    assert [line["custom_id"] for line in answers] == [line["custom_id"] for line in lines]
+    assert json.dumps(answers).count('"word"') == len(lines)
