@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -53,6 +55,26 @@ async def test_child_that_outlives_the_command_is_killed(tmp_path: Path) -> None
     ended = await run(f"sleep 60 > /dev/null 2>&1 & echo $! > {shlex.quote(str(pid_file))}; echo a")
     assert (ended.exit_code, ended.printed) == (0, "a\n")
     await wait_until(lambda: not is_running(int(pid_file.read_text())), 10)
+
+
+@pytest.mark.parametrize("start", ["", "setsid "])
+async def test_run_ends_with_the_command_although_a_child_keeps_its_output_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    monkeypatch.setattr(client_process, "_OUTPUT_TIMEOUT_S", 0.05)
+    pid_file = tmp_path / "pid"
+    script = f"{start}sleep 60 & echo $! > {shlex.quote(str(pid_file))}; echo a; exit 3"
+    try:
+        ended = await run(script)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+    assert (ended.exit_code, ended.printed) == (3, "a\n")
+    assert ended.duration_s < TIMEOUT_S / 2
+
+
+async def test_output_that_a_child_prints_after_the_end_of_the_command_is_kept() -> None:
+    assert (await run("(sleep 0.1; echo late) & echo a")).printed == "a\nlate\n"
 
 
 async def test_output_is_read_to_its_end_and_kept_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
