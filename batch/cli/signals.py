@@ -22,8 +22,11 @@ class StopSignals:
         self.begin_stop: Callable[[], object] | None = None
 
     @contextmanager
-    def handling(self) -> Iterator[None]:
-        """Handle signals within the context, which the task to stop must enter."""
+    def handling(self, *others: signal.Signals) -> Iterator[None]:
+        """Handle signals within the context, which the task to stop must enter.
+
+        `others` are handled too, unless this process ignores them, as with `nohup`.
+        """
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
         def on_signal(name: str) -> None:
@@ -34,7 +37,8 @@ class StopSignals:
             elif task is not None:
                 task.cancel()
 
-        signals = (signal.SIGINT, signal.SIGTERM)
+        heeded = [each for each in others if signal.getsignal(each) is not signal.SIG_IGN]
+        signals = (signal.SIGINT, signal.SIGTERM, *heeded)
         for each in signals:
             loop.add_signal_handler(each, on_signal, each.name)
         try:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
@@ -81,13 +82,17 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator t
 
 
 def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
-    """Run a command's work and return its exit code; SIGINT and SIGTERM cancel it."""
+    """Run a command's work and return its exit code; SIGINT, SIGTERM and SIGHUP cancel it.
+
+    SIGHUP is sent when a terminal is closed. Without a handler it would leave the processes behind
+    that the work has started.
+    """
     from batch.cli.signals import StopSignals
 
     signals = StopSignals()
 
     async def run() -> int:
-        with signals.handling():
+        with signals.handling(signal.SIGHUP):
             return await work
 
     try:

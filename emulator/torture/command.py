@@ -52,8 +52,10 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator t
             from emulator.handler_tests.junit import check_junit_file
 
             check_junit_file(options.junit_xml)
-        if options.json is not None and not options.json.parent.is_dir():
-            raise SettingError(f"--json: there is no folder {options.json.parent}")
+        if options.json is not None:
+            from emulator.torture.report import check_json_file
+
+            check_json_file(options.json)
         return run_until_signal(_torture(options))
     except SettingError as error:
         sys.stderr.write(f"{error}\n")
@@ -95,14 +97,20 @@ def _parse(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
 
 
 def _seconds(raw: str) -> float:
-    seconds = float(raw)
+    try:
+        seconds = float(raw)
+    except ValueError:
+        seconds = 0.0
     if not 1 <= seconds <= 3600:
         raise argparse.ArgumentTypeError("the timeout must be from 1 to 3600 seconds")
     return seconds
 
 
 def _client_count(raw: str) -> int:
-    count = int(raw)
+    try:
+        count = int(raw)
+    except ValueError:
+        count = 0
     if not 1 <= count <= _MAX_CLIENTS:
         raise argparse.ArgumentTypeError(f"the number must be from 1 to {_MAX_CLIENTS}")
     return count
@@ -147,17 +155,18 @@ def _select_shapes(shapes: Sequence[Shape], names: str | None) -> Sequence[Shape
     if names is None:
         return shapes
     by_name = {shape.name: shape for shape in shapes}
-    selected: list[Shape] = []
+    # A shape that is named twice runs once.
+    selected: dict[str, Shape] = {}
     for name in filter(None, (each.strip() for each in names.split(","))):
         if name not in by_name:
             raise SettingError(
                 f"--shapes: {describe_value(name)} is not a shape of the client's API; the shapes "
                 f"are {', '.join(by_name)}"
             )
-        selected.append(by_name[name])
+        selected[name] = by_name[name]
     if not selected:
         raise SettingError("--shapes must name a shape, for example end-in-text")
-    return selected
+    return list(selected.values())
 
 
 def _configure_logging(*, is_verbose: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -106,6 +107,16 @@ def junit_case(result: ShapeResult) -> JUnitCase:
         failure_type=verdict.title().replace(" ", ""),
         details="" if result.is_right else format_wrong(result),
     )
+
+
+def check_json_file(path: Path) -> None:
+    """Raise SettingError if no file can be created at the path: sooner than after all runs."""
+    if not path.parent.is_dir():
+        raise SettingError(f"--json: there is no folder {path.parent}")
+    if path.is_dir():
+        raise SettingError(f"--json: {path} is a folder")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise SettingError(f"--json: {path} cannot be written")
 
 
 def write_json_file(path: Path, subject: Subject, results: Sequence[ShapeResult]) -> None:

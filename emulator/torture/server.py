@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ from handler.settings.engine_configs import build_engine
 
 _ENDPOINT = "default"
 _KEY = "torture"
+_ADDRESS = "127.0.0.1"
 
 
 class ShapedServer:
@@ -39,8 +41,15 @@ class ShapedServer:
 
 
 def client_variables(port: int) -> dict[str, str]:
-    """Return the variables by which clients find the server."""
-    url = f"http://127.0.0.1:{port}"
+    """Return the variables by which clients find the server.
+
+    Those for a proxy stay as they are, and the server is added to the exceptions: a proxy has
+    another machine at this address.
+    """
+    url = f"http://{_ADDRESS}:{port}"
+    # Some clients read the one spelling first, and some the other one.
+    exceptions = [os.environ.get(name, "").strip(", ") for name in ("no_proxy", "NO_PROXY")]
+    no_proxy = ",".join([*filter(None, dict.fromkeys(exceptions)), _ADDRESS])
     return {
         "OPENAI_BASE_URL": f"{url}/v1",
         # LiteLLM, LangChain and older versions of OpenAI's client.
@@ -54,6 +63,8 @@ def client_variables(port: int) -> dict[str, str]:
         "RUNPOD_API_KEY": _KEY,
         "TORTURE_URL": url,
         "TORTURE_MODEL": MODEL_NAME,
+        "NO_PROXY": no_proxy,
+        "no_proxy": no_proxy,
     }
 
 
@@ -64,7 +75,7 @@ async def run_shaped_server(port_count: int) -> AsyncIterator[ShapedServer]:
     Its settings are the defaults, whatever the environment has. Raises SettingError if it does not
     start.
     """
-    sockets = [each for _ in range(port_count) for each in listening_sockets("127.0.0.1", 0)]
+    sockets = [each for _ in range(port_count) for each in listening_sockets(_ADDRESS, 0)]
     with TemporaryDirectory(prefix="worker-rkllm-torture-") as folder:
         script = _write_script(folder)
         settings = EmulatorSettings.model_construct(

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
 from emulator.torture.answer import is_part_of, is_same_answer
 from emulator.torture.shape import Expected, Shape
+
+# Signals of a process that has crashed or was killed; the shell's exit code for one is 128 + n.
+_CRASH_SIGNALS = (
+    *(signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS),
+    *(signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV, signal.SIGSYS),
+)
+_CRASH_CODES = {128 + number: int(number) for number in _CRASH_SIGNALS}
 
 
 class Verdict(StrEnum):
@@ -33,6 +41,12 @@ class ClientRun:
     duration_s: float
     requests: int
 
+    @property
+    def signal_number(self) -> int | None:
+        """The signal that ended the client, or its shell; None if none did."""
+        code = self.exit_code or 0
+        return -code if code < 0 else _CRASH_CODES.get(code)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
@@ -55,8 +69,8 @@ def judge(shape: Shape, run: ClientRun, answer: str, *, is_call: bool = False) -
     """
     if run.exit_code is None:
         return _judgement(Verdict.HUNG, "it had not ended when its time was over")
-    if run.exit_code < 0:
-        return _judgement(Verdict.CRASHED, f"it was ended by signal {-run.exit_code}")
+    if (ended_by := run.signal_number) is not None:
+        return _judgement(Verdict.CRASHED, f"it was ended by signal {ended_by}")
     if run.exit_code != 0:
         if shape.expected is Expected.ANSWER:
             return _judgement(

@@ -28,9 +28,12 @@ def refuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ((), "--client is needed: the command that runs the client"),
         (("--client", "  "), "--client is needed: the command that runs the client"),
         (("--client", "x", "--timeout", "0"), "the timeout must be from 1 to 3600 seconds"),
+        (("--client", "x", "--timeout", "soon"), "the timeout must be from 1 to 3600 seconds"),
         (("--client", "x", "--clients", "0"), "the number must be from 1 to 32"),
+        (("--client", "x", "--clients", "all"), "the number must be from 1 to 32"),
         (("--client", "x", "--jsn", "x"), "unrecognized arguments: --jsn (did you mean --json?)"),
         (("--client", "x", "--json", "no/a.json"), "--json: there is no folder no"),
+        (("--client", "x", "--json", "."), "--json: . is a folder"),
         (("--client", "x", "--junit-xml", "no/a.xml"), "--junit-xml: there is no folder no"),
     ],
 )
@@ -53,7 +56,7 @@ def test_list_needs_no_client(capsys: pytest.CaptureFixture[str]) -> None:
 def test_selected_shapes_are_those_with_the_names() -> None:
     shapes = list_shapes(Api.CHAT)
     assert command._select_shapes(shapes, None) is shapes
-    selected = command._select_shapes(shapes, " bom, ,plain")
+    selected = command._select_shapes(shapes, " bom, ,plain,bom")
     assert [each.name for each in selected] == ["bom", "plain"]
     with pytest.raises(SettingError, match='--shapes: "bon" is not a shape of the client\'s API'):
         command._select_shapes(shapes, "bon")
