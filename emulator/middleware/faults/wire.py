@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +20,7 @@ _EARLY_HINTS = b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n
 _HALF_CLOSE_TIMEOUT_S = 60.0
 # A zlib stream with the header of gzip.
 _GZIP_WINDOW_BITS = 31
+_ZERO_WEIGHT = re.compile(rb"q=0(\.0*)?")
 
 
 class FaultyWire:
@@ -53,7 +55,8 @@ class FaultyWire:
             headers["content-encoding"] = "gzip"
             del headers["content-length"]
             self._gzip = zlib.compressobj(wbits=_GZIP_WINDOW_BITS)
-        if "early-hints" in self._faults:
+        # RFC 9110, 15.2: a client of HTTP/1.0 must not get a 1xx response.
+        if "early-hints" in self._faults and self._scope.get("http_version") != "1.0":
             self.write_raw(_EARLY_HINTS)
         if not self._is_raw:
             await self._send(message)
@@ -114,9 +117,13 @@ class FaultyWire:
 
 
 def _accepts_gzip(scope: Scope) -> bool:
-    return any(
-        name == b"accept-encoding" and b"gzip" in value.lower() for name, value in scope["headers"]
-    )
+    """Return whether a request accepts gzip: a weight of 0 refuses it (RFC 9110, 12.5.3)."""
+    values = [value for name, value in scope["headers"] if name == b"accept-encoding"]
+    for coding in b",".join(values).lower().split(b","):
+        name, _, weight = coding.replace(b" ", b"").partition(b";")
+        if name in (b"gzip", b"x-gzip"):
+            return _ZERO_WEIGHT.fullmatch(weight) is None
+    return False
 
 
 def _encode_head(status: int, headers: MutableHeaders) -> bytes:

@@ -92,6 +92,25 @@ async def test_body_is_compressed_if_the_client_accepts_that(
         gzip.decompress(body)
 
 
+@pytest.mark.parametrize(
+    ("accepted", "is_compressed"),
+    [("gzip;q=0", False), ("deflate, gzip; q=0.0", False), ("br;q=1, GZIP;q=0.5", True)],
+)
+async def test_body_is_not_compressed_if_gzip_has_no_weight(
+    server: Server, accepted: str, is_compressed: bool
+) -> None:
+    async with server.client(sends_anything=True) as client:
+        headers = {"x-fault": "gzip", "accept-encoding": accepted}
+        response = await client.post("/v1/completions", json={"prompt": "hi"}, headers=headers)
+    assert ("content-encoding" in response.headers) is is_compressed
+
+
+async def test_client_of_http_1_0_gets_no_early_hints(server: Server) -> None:
+    with await RawConnection.connect(server.port) as wire:
+        await wire.send(b"GET /v1/models HTTP/1.0\r\nhost: localhost\r\nx-fault: early-hints\r\n\r\n")
+        assert (await wire.read_all()).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
 async def test_early_hints_precede_the_response(server: Server) -> None:
     head, rest = await read_raw(server, "early-hints", **BODY)
     assert head.startswith(b"HTTP/1.1 103 Early Hints\r\n")
