@@ -107,7 +107,9 @@ async def test_body_is_not_compressed_if_gzip_has_no_weight(
 
 async def test_client_of_http_1_0_gets_no_early_hints(server: Server) -> None:
     with await RawConnection.connect(server.port) as wire:
-        await wire.send(b"GET /v1/models HTTP/1.0\r\nhost: localhost\r\nx-fault: early-hints\r\n\r\n")
+        await wire.send(
+            b"GET /v1/models HTTP/1.0\r\nhost: localhost\r\nx-fault: early-hints\r\n\r\n"
+        )
         assert (await wire.read_all()).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
