@@ -9,6 +9,7 @@ import pytest
 
 from emulator.middleware.faults.catalogue import FAULT_KINDS, RULE_FAULT_NAMES
 from emulator.middleware.faults.parser import find_unsuitable, parse_faults
+from emulator.torture.answer import ANSWER
 from emulator.torture.shape import Api, Expected, list_all_shapes, list_shapes
 from handler.apis.ollama.wire_format import FORMAT as OLLAMA_FORMAT
 
@@ -55,6 +56,7 @@ def test_page_has_the_numbers_of_shapes() -> None:
     # In the order of the page, which has jobs that are polled before those as events.
     apis = [*list(Api)[:5], Api.POLLS, Api.JOB_EVENTS, Api.JOB, Api.JSON]
     assert numbers == [len(list_shapes(api)) for api in apis]
+    assert f"17 of {len(ANSWER)} characters" in page
 
 
 def test_text_of_a_shape_is_that_of_its_api() -> None:
