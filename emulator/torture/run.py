@@ -130,11 +130,12 @@ async def _run(
 
 
 def _choose_api(apis: Sequence[Api]) -> Api | None:
-    """Return the API of a client: of its stream if it has one."""
+    """Return the API of a client: of its stream if it has one, even after other requests."""
     for api in (Api.POLLS, Api.JOB_EVENTS):
         if api in apis:
             return api
-    return next(iter(apis), None)
+    streamed = (api for api in apis if api not in (Api.JSON, Api.JOB))
+    return next(streamed, next(iter(apis), None))
 
 
 def _describe_output(run: ClientRun) -> str:

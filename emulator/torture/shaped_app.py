@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +22,8 @@ _GENERATING = {
     "/api/chat": Api.OLLAMA,
     "/api/generate": Api.OLLAMA,
 }
+# Other paths whose requests name a model: clients look at it, or count tokens, before a request.
+_WITH_MODEL = ("/api/show", "/messages/count_tokens", "/embeddings", "/api/embed", "/tokenize")
 _STREAMS = ("text/event-stream", "application/x-ndjson")
 _JOB_OPERATIONS = ("runsync", "status", "status-sync")
 
@@ -75,12 +78,28 @@ class ShapedApp:
         if fault:
             headers.append((_HEADER, fault.encode()))
         body = _Body(receive, requests)
-        if scope["method"] == "POST" and api in _GENERATING.values():
+        if _names_model(scope, api):
             await body.read()
             headers = [header for header in headers if header[0] != b"content-length"]
             headers.append((b"content-length", b"%d" % len(body.content)))
-        scope = {**scope, "headers": headers}
+        scope = {**scope, **_replace_model_path(scope), "headers": headers}
         await self._app(scope, body.receive, _watch_response(send, api, requests))
+
+
+def _names_model(scope: Scope, api: Api | None) -> bool:
+    """Return whether the body of a request names a model."""
+    path = scope["path"].rstrip("/")
+    is_generating = api in _GENERATING.values()
+    return scope["method"] == "POST" and (is_generating or path.endswith(_WITH_MODEL))
+
+
+def _replace_model_path(scope: Scope) -> dict[str, Any]:
+    """Return the path of the server's model for that of a client's; nothing for other paths."""
+    start, separator, name = scope["path"].partition("/v1/models/")
+    if not separator or not name:
+        return {}
+    path = f"{start}{separator}{MODEL_NAME}"
+    return {"path": path, "raw_path": path.encode()}
 
 
 def _kind_of(target: Api, api: Api | None) -> Api | None:

@@ -128,5 +128,25 @@ async def test_any_model_is_answered_and_variables_name_the_port() -> None:
             answers = await asyncio.gather(
                 client.post("/v1/messages", json=body),
                 client.post("/v1/chat/completions", json=body | {"model": "gpt-x"}),
+                client.post("/api/show", json={"model": "llama-x"}),
+                client.post("/v1/messages/count_tokens", json=body),
+                client.get("/v1/models/gpt-x"),
+                client.get("/v2/default/openai/v1/models/gpt-x"),
             )
-        assert [each.status_code for each in answers] == [200, 200]
+        assert [each.status_code for each in answers] == [200] * 6
+
+
+@dataclass(frozen=True, slots=True)
+class WarmCommand(HonestCommand):
+    """Sends a request without a stream before its own."""
+
+    async def run(self, variables: Mapping[str, str], requests: ShapedRequests) -> ClientRun:
+        async with httpx2.AsyncClient(base_url=variables["TORTURE_URL"]) as client:
+            messages = [{"role": "user", "content": "hi"}]
+            await client.post("/v1/chat/completions", json={"messages": messages})
+        return await HonestCommand.run(self, variables, requests)
+
+
+async def test_client_with_a_stream_after_another_request_is_judged_by_its_stream() -> None:
+    results = await torture(WarmCommand("warm", 60, Api.MESSAGES), ["end-in-text"])
+    assert [each.judgement.verdict for each in results] == [Verdict.RIGHT]
