@@ -24,6 +24,7 @@ _WITHOUT_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _TIMEOUT_S = 60
 _MESSAGES = [{"role": "user", "content": "hi"}]
 _TOOL = {"name": "report", "parameters": {"type": "object", "properties": {"city": {}}}}
+_FUNCTIONS = [{"type": "function", "function": _TOOL}]
 _JOB = {"input": {"prompt": "hi", "stream": True}}
 _FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT")
 
@@ -45,7 +46,7 @@ class HonestCommand(ClientCommand):
     async def run(self, variables: Mapping[str, str], requests: ShapedRequests) -> ClientRun:
         """Read one answer; the exit code is 1 without a whole one."""
         started_at = time.monotonic()
-        read = read_call if self.has_tools else READERS[self.api]
+        read = (CALL_READERS if self.has_tools else READERS)[self.api]
         printed, errors, exit_code = "", "", 0
         async with httpx2.AsyncClient(
             base_url=variables["TORTURE_URL"], verify=_WITHOUT_CERTIFICATES, timeout=_TIMEOUT_S
@@ -101,9 +102,8 @@ async def read_chat(client: httpx2.AsyncClient) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-async def read_call(client: httpx2.AsyncClient) -> str:
-    tools = [{"type": "function", "function": _TOOL}]
-    body = {"messages": _MESSAGES, "tools": tools}
+async def read_chat_call(client: httpx2.AsyncClient) -> str:
+    body = {"messages": _MESSAGES, "tools": _FUNCTIONS}
     choices = await read_chunks(client, "/v1/chat/completions", body)
     calls = [call for choice in choices for call in choice["delta"].get("tool_calls") or ()]
     return "".join(call["function"].get("arguments") or "" for call in calls)
@@ -144,8 +144,35 @@ async def read_message(client: httpx2.AsyncClient) -> str:
     return "".join(each["delta"]["text"] for each in events if each["type"] == kind)
 
 
+async def read_response_call(client: httpx2.AsyncClient) -> str:
+    body = {"input": "hi", "tools": [{"type": "function", **_TOOL}]}
+    events = await read_typed(client, "/v1/responses", body, "response.completed")
+    kind = "response.function_call_arguments.delta"
+    return "".join(each["delta"] for each in events if each["type"] == kind)
+
+
+async def read_message_call(client: httpx2.AsyncClient) -> str:
+    tool = {"name": _TOOL["name"], "input_schema": _TOOL["parameters"]}
+    body = {"messages": _MESSAGES, "max_tokens": 1000, "tools": [tool]}
+    events = await read_typed(client, "/v1/messages", body, "message_stop")
+    kind = "content_block_delta"
+    return "".join(each["delta"]["partial_json"] for each in events if each["type"] == kind)
+
+
 async def read_ollama(client: httpx2.AsyncClient) -> str:
-    body = {"model": "any", "messages": _MESSAGES, "stream": True}
+    messages = await read_lines(client, {"messages": _MESSAGES})
+    return "".join(message["content"] for message in messages)
+
+
+async def read_ollama_call(client: httpx2.AsyncClient) -> str:
+    messages = await read_lines(client, {"messages": _MESSAGES, "tools": _FUNCTIONS})
+    [call] = [call for message in messages for call in message.get("tool_calls") or ()]
+    return json.dumps(call["function"]["arguments"])
+
+
+async def read_lines(client: httpx2.AsyncClient, body: Any) -> list[Any]:
+    """Return the messages of the lines of Ollama's API, of which one has `done`."""
+    body = {"model": "any", "stream": True, **body}
     content = bytearray()
     async with client.stream("POST", "/api/chat", json=body) as response:
         check_status(response)
@@ -154,14 +181,24 @@ async def read_ollama(client: httpx2.AsyncClient) -> str:
     values = [json.loads(line) for line in content.split(b"\n") if line.strip()]
     if not any(value["done"] for value in values):
         raise NoWholeAnswer("there is no line with done")
-    return "".join(value["message"]["content"] for value in values)
+    return [value["message"] for value in values]
 
 
 async def read_json(client: httpx2.AsyncClient) -> str:
-    response = await client.post("/v1/chat/completions", json={"messages": _MESSAGES})
-    check_status(response)
-    text: str = json.loads(response.content.decode("utf-8-sig"))["choices"][0]["message"]["content"]
+    text: str = (await read_json_message(client, {"messages": _MESSAGES}))["content"]
     return text
+
+
+async def read_json_call(client: httpx2.AsyncClient) -> str:
+    message = await read_json_message(client, {"messages": _MESSAGES, "tools": _FUNCTIONS})
+    text: str = message["tool_calls"][0]["function"]["arguments"]
+    return text
+
+
+async def read_json_message(client: httpx2.AsyncClient, body: Any) -> Any:
+    response = await client.post("/v1/chat/completions", json=body)
+    check_status(response)
+    return json.loads(response.content.decode("utf-8-sig"))["choices"][0]["message"]
 
 
 async def read_job(client: httpx2.AsyncClient) -> str:
@@ -217,4 +254,11 @@ READERS: Mapping[Api, Reader] = {
     Api.POLLS: read_polls,
     Api.JOB: read_job,
     Api.JSON: read_json,
+}
+CALL_READERS: Mapping[Api, Reader] = {
+    Api.CHAT: read_chat_call,
+    Api.RESPONSES: read_response_call,
+    Api.MESSAGES: read_message_call,
+    Api.OLLAMA: read_ollama_call,
+    Api.JSON: read_json_call,
 }

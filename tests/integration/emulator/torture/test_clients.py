@@ -14,7 +14,7 @@ from emulator.torture.server import run_shaped_server
 from emulator.torture.shape import Api, Expected, list_shapes
 from emulator.torture.shaped_app import ShapedRequests
 from emulator.torture.verdict import ClientRun, Verdict
-from tests.honest_client import HonestCommand, read_chat
+from tests.honest_client import CALL_READERS, HonestCommand, read_chat
 from tests.leftovers import restored_logger
 
 # Each run has a port of its own, so that the pauses of all shapes pass at the same time.
@@ -50,8 +50,12 @@ async def test_honest_client_is_right_for_every_shape(api: Api) -> None:
 
 
 @pytest.mark.long
-async def test_honest_client_of_a_tool_is_right_for_every_shape() -> None:
-    results = await torture(HonestCommand("tools", 60, Api.CHAT, has_tools=True))
+@pytest.mark.parametrize("api", list(CALL_READERS))
+async def test_honest_client_of_a_tool_is_right_for_shapes_of_events_and_errors(api: Api) -> None:
+    shapes = list_shapes(api, is_call=True)
+    # The form of the events has nothing to do with what they are.
+    names = ["plain", *(each.name for each in shapes if each.expected is not Expected.ANSWER)]
+    results = await torture(HonestCommand("tools", 60, api, has_tools=True), names)
     assert [(each, each.run.errors) for each in results if not each.is_right] == []
 
 
