@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +47,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator t
     if options.list:
         from emulator.torture.report import print_shapes
 
-        print_shapes(sys.stdout)
+        with _closed_output_ignored():
+            print_shapes(sys.stdout)
         return EXIT_RIGHT
     try:
         if options.junit_xml is not None:
@@ -60,6 +63,17 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator t
     except SettingError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_WRONG_USE
+
+
+@contextmanager
+def _closed_output_ignored() -> Iterator[None]:
+    """Print within the context, until the reader has ended, as `head` does after some lines."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes the output once more at its end, which must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parse(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
@@ -139,7 +153,8 @@ async def _torture(options: argparse.Namespace) -> int:
         report = VerdictReport(sys.stdout, sys.stderr, len(shapes))
         with report.showing_progress():
             results = await run_shapes(subject, shapes, server, report.start, report.add)
-    report.print_results(subject, results)
+    with _closed_output_ignored():
+        report.print_results(subject, results)
     if options.json is not None:
         write_json_file(options.json, subject, results)
     if options.junit_xml is not None:

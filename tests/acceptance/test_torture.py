@@ -67,3 +67,11 @@ def test_command_refuses_a_client_that_prints_no_answer(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("the client requested no answer: it must send its request to OP")
     assert "oops" in done.stderr
+
+
+def test_list_ends_with_its_reader() -> None:
+    command = f"{shlex.quote(sys.executable)} -m emulator torture --list | head -n 1"
+    done = subprocess.run(  # noqa: S602
+        command, shell=True, capture_output=True, check=False, text=True, timeout=WAIT_S
+    )
+    assert (done.stdout, done.stderr) == ("plain\n", "")
