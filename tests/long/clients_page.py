@@ -22,10 +22,13 @@ _INTRODUCTION = """\
 # How known clients read broken streams
 
 Each client reads an answer whose stream is broken or unusual, once per shape, with
-`worker-rkllm torture`. The table shows for how many shapes the client did all that it can know to
-be right. The programs are in `tests/clients/torture`: each is written as the documentation of the
-client shows, and does not retry. Programs with a parser of event streams check for `[DONE]`
-themselves, because such a parser knows nothing about chats.
+[`worker-rkllm torture`](torture.md). The table shows for how many shapes the client did what an
+honest client can do, and all shapes with a wrong verdict. `worker-rkllm torture --list` has the
+reason and the rule of each shape.
+
+The programs are in `tests/clients/torture`: each is written as the documentation of the client
+shows, and does not retry. Programs with a parser of event streams check for `[DONE]` themselves,
+because such a parser knows nothing about chats.
 
 `CLIENTS_TABLE=write make test-long PART=clients` writes this page.
 """

@@ -86,7 +86,7 @@ PARTS = {
     ),
     "clients": Part(
         covers="known clients: correct answers, and broken streams with `worker-rkllm torture`",
-        changes=("tests/clients/torture",),
+        changes=("emulator/torture", "emulator/middleware/faults", "tests/clients/torture"),
         duration="not measured yet",
         files=("tests/long/test_known_clients.py",),
     ),
