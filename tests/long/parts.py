@@ -87,7 +87,7 @@ PARTS = {
     "clients": Part(
         covers="known clients: correct answers, and broken streams with `worker-rkllm torture`",
         changes=("emulator/torture", "emulator/middleware/faults", "tests/clients/torture"),
-        duration="not measured yet",
+        duration="at most 45 minutes",
         files=("tests/long/test_known_clients.py",),
     ),
     "crashes": Part(
