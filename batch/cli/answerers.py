@@ -74,11 +74,11 @@ class ServerAnswerer:
         from batch.remote.server_pool import ServerPool
 
         self.concurrency = concurrency
-        self._pool = ServerPool(urls)
+        self._servers = ServerPool(urls)
         self._http = open_client(key, settings.request_timeout_s, concurrency)
         self.executor: Executor = RemoteExecutor(
             self._http,
-            self._pool,
+            self._servers,
             ConcurrencyLimit(concurrency),
             patience_s=settings.batch_patience_s,
         )
@@ -90,7 +90,7 @@ class ServerAnswerer:
         from batch.remote.executor import list_models, read_models
 
         failures: list[str] = []
-        for server in self._pool.servers:
+        for server in self._servers.servers:
             try:
                 response = await list_models(self._http, server)
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -102,11 +102,11 @@ class ServerAnswerer:
                     "variable with its key"
                 )
             server.models = read_models(response)
-        if len(failures) == len(self._pool.servers):
+        if len(failures) == len(self._servers.servers):
             raise ExecutorLost("; ".join(failures))
         for failure in failures:
             report(failure)
-        names = [server.url for server in self._pool.servers]
+        names = [server.url for server in self._servers.servers]
         report(f"sending lines to {', '.join(names)}, {self.concurrency} at a time")
 
     async def close(self) -> None:

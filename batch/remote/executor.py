@@ -58,7 +58,7 @@ class RemoteExecutor:
         patience_s: float,
     ) -> None:
         self._http = http
-        self._pool = pool
+        self._servers = pool
         self._limit = limit
         self._patience_s = patience_s
         self._answered_at_s = time.monotonic()
@@ -75,20 +75,20 @@ class RemoteExecutor:
         while True:
             await self._limit.acquire()
             try:
-                server = await self._pool.acquire()
+                server = await self._servers.acquire()
                 try:
                     return await self._attempt(line, server)
                 except _Unavailable as error:
                     self._record_failure(server, error)
                 finally:
-                    self._pool.release(server)
+                    self._servers.release(server)
             finally:
                 self._limit.release()
 
     def _record_failure(self, server: RemoteServer, error: _Unavailable) -> None:
         if error.is_busy:
             self._limit.record_refusal()
-        self._pool.pause(server, error.retry_after_s)
+        self._servers.pause(server, error.retry_after_s)
         if time.monotonic() - self._answered_at_s > self._patience_s:
             raise NoServer(f"no server has answered for {self._patience_s:g} s: {error}")
 
@@ -105,7 +105,7 @@ class RemoteExecutor:
             raise _Unavailable(f"{url}: {_describe(error)}", None, is_busy=False) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             # The server may have begun the answer, which counts as an attempt.
-            self._pool.pause(server)
+            self._servers.pause(server)
             return _fail(line, f"the server's answer broke off: {_describe(error)}", 502)
         if response.status_code in _BUSY:
             raise _Unavailable(
@@ -114,7 +114,7 @@ class RemoteExecutor:
                 is_busy=True,
             )
         self._answered_at_s = time.monotonic()
-        self._pool.record_answer(server)
+        self._servers.record_answer(server)
         self._limit.record_answer()
         return _read_outcome(line, response)
 
