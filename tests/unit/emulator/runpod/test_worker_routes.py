@@ -22,6 +22,9 @@ from tests.waiting import run_ready_tasks
 
 Connect = Callable[..., Any]
 
+# Without a virtual clock, a poll on a busy machine may last so long that it gets no job.
+pytestmark = pytest.mark.usefixtures("clock")
+
 
 class WorkerRoutesScene:
     """The routes on a store in memory, called without a server."""
