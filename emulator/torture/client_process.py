@@ -88,7 +88,7 @@ class _BoundedOutput:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop reading, and close what is open of the pipe."""
+        """Stop reading, and close both ends of the pipe."""
         self._stop()
         self._read_end.close()
         self.write_end.close()

@@ -27,7 +27,7 @@ class Api(StrEnum):
 
     @property
     def description(self) -> str:
-        """What the API is, for a heading."""
+        """The API in words, for a heading."""
         return _DESCRIPTIONS[self]
 
 
@@ -86,8 +86,8 @@ class Expected(StrEnum):
 class Shape:
     """One shape of a stream, with its faults for an API.
 
-    `faults` has the `x-fault` of each request in turn, and the last one is that of all further
-    requests; an empty one is none. `has_text`: whether an answer with text keeps it.
+    `faults` has one `x-fault` for each request of the client; further requests get the last one. An
+    empty text is no fault. `has_text` is false if the shape takes the text out of the answer.
     """
 
     name: str

@@ -18,7 +18,7 @@ _CRASH_CODES = {128 + number: int(number) for number in _CRASH_SIGNALS}
 
 
 class Verdict(StrEnum):
-    """What a run shows about the client."""
+    """The verdict on a client after one run."""
 
     RIGHT = "right"
     LOST_TEXT = "lost text"
@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 class ClientRun:
     """One run of the client: what it printed, and how it ended.
 
-    `exit_code` is None if it was killed because it did not end.
+    `exit_code` is None if its time was over before it ended, so that it was killed.
     """
 
     printed: str

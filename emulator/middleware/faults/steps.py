@@ -1,4 +1,4 @@
-"""What the server does next with a response that has faults."""
+"""The steps of a response that has faults: writes, pauses and ends of the connection."""
 
 from __future__ import annotations
 
