@@ -11,8 +11,8 @@ from engine.prompts.reasoning import THINK_OPEN
 from engine.reply.reply_format import ToolForm
 from engine.request import Chat, Prompt, SamplingParams
 
-# Variables of a chat template that switch reasoning on and off. The runtime's own template knows
-# only whether it is on.
+# Variables of a chat template that switch reasoning on and off. The runtime's own template, and
+# servers of the openai engine, know only whether it is on, and the effort.
 _REASONING_VARIABLES = frozenset({"enable_thinking", "thinking", "reasoning_effort"})
 
 
@@ -42,6 +42,10 @@ class Capabilities:
     `max_images`: the most images of a chat that the model tells apart; None without a limit.
     `draft`: a draft model is loaded for speculative decoding.
     `prefix_reuse`: a prompt that continues the previous prompt and answer reuses their cache.
+    `template_variables`: the variables of a chat reach its template.
+    `tool_choice`: the engine itself makes the model call a function where a request requires it.
+    `token_pieces`: each piece of an answer is one token.
+    `stop_token_ids`: ids of tokens can end an answer.
     `abort_in_prefill`: an abort works before the first token; the timeouts depend on it.
     `control_tokens`: the special tokens that a message must not contain as such.
     `answer_marks`: those of them that mark the reasoning and the calls of an answer.
@@ -87,6 +91,10 @@ class Capabilities:
     max_images: int | None = None
     draft: bool = False
     prefix_reuse: bool = False
+    template_variables: bool = True
+    tool_choice: bool = False
+    token_pieces: bool = True
+    stop_token_ids: bool = True
     abort_in_prefill: bool = False
     control_tokens: Sequence[str] = ()
     answer_marks: Sequence[str] = ()
@@ -192,6 +200,14 @@ class Capabilities:
                     f"the model of the {self.backend} engine"
                 )
 
+        if isinstance(prompt, Chat) and not self.template_variables:
+            names = sorted(prompt.template_kwargs.keys() - _REASONING_VARIABLES)
+            if names:
+                yield (
+                    f"chat_template_kwargs were ignored by the {self.backend} engine, whose server "
+                    f"is not known to read them: {', '.join(names)}"
+                )
+
     def _warn_about_fixed(self, sampling: SamplingParams) -> Iterator[str]:
         for name, value in self.fixed_sampling.items():
             if (requested := getattr(sampling, name)) != value and name not in sampling.unset:
@@ -234,6 +250,7 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Capabilities], bool]], ...] = (
     ("min_tokens", "min_tokens", lambda c: c.min_tokens),
     ("truncate_prompt_tokens", "truncate_prompt_tokens", lambda c: c.prompt_truncation),
     ("skip_special_tokens", "skip_special_tokens", lambda c: c.special_tokens),
+    ("stop_token_ids", "stop_token_ids", lambda c: c.stop_token_ids),
     ("num_assistant_tokens", "draft_tokens", lambda c: c.draft),
     ("assistant_confidence_threshold", "draft_threshold", lambda c: c.draft),
 )

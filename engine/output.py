@@ -123,7 +123,8 @@ class Finish(NamedTuple):
 
     `stop_reason` is the stop string or stop token id that ended it, None for an end-of-sequence
     token or a length limit (vLLM's meaning). `grammar_break` is after how many characters the
-    answer left the grammar that was to hold it; None if it did not.
+    answer left the grammar that was to hold it; None if it did not. `warnings` are those of the
+    backend about the finished answer.
 
     A tuple, like `usage` and `timings`, for speed: all three are made for each answer in both
     processes.
@@ -134,6 +135,7 @@ class Finish(NamedTuple):
     stop_reason: str | int | None = None
     timings: Timings = Timings()
     grammar_break: int | None = None
+    warnings: tuple[str, ...] = ()
 
     def to_wire(self) -> list[Any]:
         """Return the finish as JSON-ready values, the inverse of `from_wire`."""
@@ -146,14 +148,20 @@ class Finish(NamedTuple):
             self.timings.reload_ms,
             self.timings.first_token_ms,
             self.grammar_break,
+            [*self.warnings],
         ]
 
     @classmethod
     def from_wire(cls, wire: list[Any]) -> Finish:
         """Rebuild a finish from `to_wire`, which has only the timings of the host process."""
-        reason, stop_reason, usage, prefill_ms, reload_ms, first_token_ms, grammar_break = wire
+        (
+            *(reason, stop_reason, usage, prefill_ms, reload_ms, first_token_ms, grammar_break),
+            warnings,
+        ) = wire
         timings = Timings(prefill_ms=prefill_ms, reload_ms=reload_ms, first_token_ms=first_token_ms)
-        return cls(_REASONS[reason], Usage(*usage), stop_reason, timings, grammar_break)
+        return cls(
+            _REASONS[reason], Usage(*usage), stop_reason, timings, grammar_break, tuple(warnings)
+        )
 
 
 # A dict lookup is faster than `FinishReason(value)`.

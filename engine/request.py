@@ -78,12 +78,17 @@ class Chat:
 
     `tools` are the functions that the model may call, in OpenAI's format. `continues_last` makes
     the answer continue the last message, which is an assistant's, instead of following it.
+    `required_calls` are the functions of which the answer must call one, none if it need not call
+    any. Without `parallel_calls` it may have one call. Both are for engines that keep them
+    themselves; with others a grammar holds the answer.
     """
 
     messages: tuple[Message, ...]
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[Mapping[str, Any], ...] = ()
     continues_last: bool = False
+    required_calls: tuple[str, ...] = ()
+    parallel_calls: bool = True
 
     @property
     def images(self) -> tuple[ChatImage, ...]:
@@ -134,8 +139,8 @@ class SamplingParams:
     the adapter to use, None for the base model. `truncate_prompt_tokens` is how many tokens at the
     end of the prompt are kept; -1 for as many as leave room for the answer, None for all. With
     `skip_special_tokens` false, special tokens are in the text, also the one that ends the answer.
-    `unset` names the parameters that the client did not send: no warning is about them. It stays in
-    the process of the server.
+    `unset` names the parameters that the client did not send: no warning is about them, and the
+    openai engine leaves them to its server.
     """
 
     max_tokens: int | None = None
@@ -179,6 +184,8 @@ class SamplingParams:
         wire = dict(self.non_defaults)
         if self.logit_bias:
             wire["logit_bias"] = [[token, bias] for token, bias in self.logit_bias.items()]
+        if self.unset:
+            wire["unset"] = [*self.unset]
         if self.stop_scope is not None:
             wire["stop_scope"] = asdict(self.stop_scope)
         return wire
@@ -204,6 +211,8 @@ class SamplingParams:
         converted: dict[str, Any] = {
             name: tuple(wire[name]) for name in _TUPLE_FIELDS & wire.keys()
         }
+        if "unset" in wire:
+            converted["unset"] = frozenset(wire["unset"])
         if "logit_bias" in wire:
             converted["logit_bias"] = dict(wire["logit_bias"])
         if "stop_scope" in wire:
@@ -249,5 +258,12 @@ def prompt_from_wire(wire: str | list[int] | dict[str, Any]) -> Prompt:
             )
             for message in wire["messages"]
         )
-        return Chat(messages, wire["template_kwargs"], tuple(wire["tools"]), wire["continues_last"])
+        return Chat(
+            messages,
+            wire["template_kwargs"],
+            tuple(wire["tools"]),
+            wire["continues_last"],
+            tuple(wire["required_calls"]),
+            wire["parallel_calls"],
+        )
     return tuple(wire) if isinstance(wire, list) else wire

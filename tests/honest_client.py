@@ -18,7 +18,7 @@ from emulator.torture.client_process import ClientCommand
 from emulator.torture.shape import Api
 from emulator.torture.shaped_app import ShapedRequests
 from emulator.torture.verdict import ClientRun
-from tests.event_stream import Event, EventStreamParser
+from engine.backends.openai.event_stream import Event, EventStreamParser
 
 _WITHOUT_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _TIMEOUT_S = 60

@@ -71,7 +71,7 @@ class ServerAnswerer:
         # Imported here because most batches have an engine.
         from batch.remote.concurrency_limit import ConcurrencyLimit
         from batch.remote.executor import RemoteExecutor, open_client
-        from batch.remote.server_pool import ServerPool
+        from engine.backends.openai.server_pool import ServerPool
 
         self.concurrency = concurrency
         self._servers = ServerPool(urls)

@@ -14,8 +14,8 @@ from batch.input.line import Line
 from batch.line_executor import ExecutorLost, LineOutcome, encode_call_answer
 from batch.remote.concurrency_limit import ConcurrencyLimit
 from batch.remote.line_check import check_remote_line
-from batch.remote.server_pool import RemoteServer, ServerPool
 from common.json_object import JsonObject
+from engine.backends.openai.server_pool import RemoteServer, ServerPool
 from handler.apis.calls import find_format, read_usage
 from handler.errors import ErrorInfo, ErrorMapping
 

@@ -503,6 +503,14 @@ class EmulatorSettings(ResultSettings):
         """Return the check of the host names that requests are sent to."""
         return AllowedHosts(self.host, _split(self.allowed_hosts), has_keys=bool(self.keys()))
 
+    @model_validator(mode="after")
+    def _pulls_no_models_of_servers(self) -> Self:
+        if self.model_pull and self.engine == "openai":
+            raise ValueError(
+                "MODEL_PULL must be off where ENGINE is openai: models are pulled at their server"
+            )
+        return self
+
     @property
     def has_engine(self) -> bool:
         """Whether the server loads a model: its own worker needs one, or a setting names one."""

@@ -6,7 +6,13 @@ from dataclasses import replace
 from typing import assert_never
 
 from engine.backends.base import Backend
-from engine.backends.options import BackendOptions, LlamaCppOptions, RkllmOptions, ScriptedOptions
+from engine.backends.options import (
+    BackendOptions,
+    LlamaCppOptions,
+    OpenAIOptions,
+    RkllmOptions,
+    ScriptedOptions,
+)
 
 
 def build(options: BackendOptions) -> Backend:
@@ -16,6 +22,10 @@ def build(options: BackendOptions) -> Backend:
             from engine.backends.llamacpp import LlamaCppBackend
 
             return LlamaCppBackend(options)
+        case OpenAIOptions():
+            from engine.backends.openai import OpenAIBackend
+
+            return OpenAIBackend(options)
         case RkllmOptions():
             from engine.backends.rkllm.backend import RkllmBackend
 

@@ -98,7 +98,7 @@ class RunResult:
     calls after an abort deliver no piece, so there may be more of them than pieces.
     `reload_ms` is the time spent reloading the model for this run. `grammar_break` is after how
     many characters the answer left its grammar, because the library could not follow it any
-    further; None if it did not.
+    further; None if it did not. `warnings` are about the finished answer.
     """
 
     reason: FinishReason = FinishReason.STOP
@@ -110,6 +110,7 @@ class RunResult:
     prefill_ms: float = 0.0
     reload_ms: float = 0.0
     grammar_break: int | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class Backend(Protocol):

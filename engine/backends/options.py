@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from engine.backends.lora_adapters import LoraAdapter
@@ -11,7 +11,7 @@ from engine.backends.rkllm.embeddings import Pooling
 from engine.backends.rkllm.vision.cores import VisionCores
 from engine.backends.rkllm.vision.image_marks import DEFAULT_IMAGE_MARKS, DEFAULT_VISION_SIZE
 
-BackendName = Literal["llamacpp", "rkllm", "scripted"]
+BackendName = Literal["llamacpp", "openai", "rkllm", "scripted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +111,37 @@ class RkllmOptions:
     adapters: tuple[LoraAdapter, ...] = ()
 
 
-BackendOptions = LlamaCppOptions | RkllmOptions | ScriptedOptions
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAIOptions:
+    """The options of the openai backend.
+
+    Args:
+        model_name: the model's name in answers.
+        model_id: its name at the servers.
+        urls: the base URLs of the servers, with or without `/v1`.
+        key: the key that they get; None for none.
+        context_length: in tokens; 0 means what the server tells, or no limit.
+        slots: how many requests are in progress at a time.
+        load_timeout_s: how long to wait for a server that is not there yet.
+    """
+
+    backend: ClassVar[BackendName] = "openai"
+    # The model has no file here.
+    model_path: ClassVar[str | None] = None
+
+    model_name: str
+    model_id: str
+    urls: tuple[str, ...]
+    key: str | None = field(default=None, repr=False)
+    context_length: int = 0
+    slots: int = 32
+    load_timeout_s: float = 600.0
+
+
+BackendOptions = LlamaCppOptions | OpenAIOptions | RkllmOptions | ScriptedOptions
 
 _OPTIONS: Mapping[str, type[BackendOptions]] = {
-    each.backend: each for each in (LlamaCppOptions, RkllmOptions, ScriptedOptions)
+    each.backend: each for each in (LlamaCppOptions, OpenAIOptions, RkllmOptions, ScriptedOptions)
 }
 
 
@@ -143,4 +170,6 @@ def options_from_wire(backend: str, values: Mapping[str, Any]) -> BackendOptions
             each if isinstance(each, LoraAdapter) else LoraAdapter.from_wire(each)
             for each in adapters
         )
+    if "urls" in rest:
+        rest["urls"] = tuple(rest["urls"])
     return options(**rest)

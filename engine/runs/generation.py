@@ -24,6 +24,7 @@ class Generation:
     """
 
     __slots__ = (
+        "_are_tokens",
         "_chars",
         "_decode",
         "_done",
@@ -39,11 +40,19 @@ class Generation:
         "stop_reason",
     )
 
-    def __init__(self, sampling: SamplingParams, emit: Callable[[Delta], None]) -> None:
+    def __init__(
+        self,
+        sampling: SamplingParams,
+        emit: Callable[[Delta], None],
+        *,
+        are_pieces_tokens: bool = True,
+    ) -> None:
         self._decode = Utf8Decoder().decode
         self._stops = _build_stops(sampling)
         self._stop_ids = frozenset(sampling.stop_token_ids)
-        self._max_tokens = sampling.max_tokens
+        # Where a piece may be more or less than a token, the backend itself keeps the limit.
+        self._are_tokens = are_pieces_tokens
+        self._max_tokens = sampling.max_tokens if are_pieces_tokens else None
         self._min_tokens = sampling.min_tokens
         self._emit = emit
         self._tokens = 0
@@ -104,6 +113,8 @@ class Generation:
             completion = self._tokens if end.completion_tokens is None else end.completion_tokens
         else:
             completion = self._tokens
+            if not self._are_tokens and end.completion_tokens is not None:
+                completion = end.completion_tokens
         return Finish(
             reason=self.reason or end.reason,
             stop_reason=self.stop_reason,
@@ -114,6 +125,7 @@ class Generation:
                 first_token_ms=(self._first_token_s - self._started_s) * 1000,
             ),
             grammar_break=end.grammar_break,
+            warnings=end.warnings,
         )
 
     def _end_text(self, reason: FinishReason, stop_reason: str | int | None) -> None:

@@ -53,6 +53,7 @@ class Runner:
     def load(self) -> Capabilities:
         """Load the backend on the calling thread. Raises ModelLoadFailed."""
         capabilities = self._backend.load()
+        self._are_pieces_tokens = capabilities.token_pieces
         self._runs = WorkerThreads(capabilities.slots, "run")
         self._calls = WorkerThreads(1, "call")
         self._prefill_calls = WorkerThreads(1, "prefill-call")
@@ -69,7 +70,9 @@ class Runner:
         """Start a run; its results go to the sink."""
         sink = self._sink
         try:
-            generation = Generation(sampling, partial(sink.on_delta, run_id))
+            generation = Generation(
+                sampling, partial(sink.on_delta, run_id), are_pieces_tokens=self._are_pieces_tokens
+            )
         except ValueError as error:
             sink.on_failed(run_id, RequestRejected(str(error)))
             return

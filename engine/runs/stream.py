@@ -188,10 +188,7 @@ class TokenStream(Abortable):
         if self.buffered and self._first_token_at is not None:
             host_time = self._started_at + finish.timings.first_token_ms / 1000
             self._first_token_at = min(self._first_token_at, host_time)
-        timings = self._timings(finish)
-        self.result = Finish(
-            finish.reason, finish.usage, finish.stop_reason, timings, finish.grammar_break
-        )
+        self.result = finish._replace(timings=self._timings(finish))
 
     def _report_first_token(self) -> None:
         if self._first_token_at is not None and not self._is_first_token_reported:

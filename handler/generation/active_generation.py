@@ -139,6 +139,8 @@ class ActiveGeneration(Abortable):
         if finish.grammar_break is not None:
             # The engine has not held the answer to its constraint to the end.
             await self._add_check(partial(check_broken, after_chars=finish.grammar_break))
+        for warning in finish.warnings:
+            self._warn(warning)
         output = "".join(self._texts)
         reply = Reply(text=output)
         if self.request.reply_format is not None:

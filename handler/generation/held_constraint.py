@@ -99,6 +99,8 @@ def hold_with(capabilities: Capabilities, request: TextRequest) -> TextRequest:
     if constraint is None:
         return request
     request = replace(request, constraint=None, held_constraint=constraint)
+    if constraint.holds_calls and capabilities.tool_choice:
+        return _leave_calls(request, constraint)
     if constraint.calls:
         return _hold_calls(capabilities, request, constraint)
     if constraint.json_schema is None:
@@ -117,6 +119,20 @@ def hold_with(capabilities: Capabilities, request: TextRequest) -> TextRequest:
     if (violation := find_schema_violation(held.schema)) is not None:
         return _check_afterwards(request, constraint, f"this schema ({violation})")
     return _hold_schema(request, constraint, held)
+
+
+def _leave_calls(request: TextRequest, constraint: Constraint) -> TextRequest:
+    """Leave calls to the engine, which gets the choice of them with the chat.
+
+    An answer that must be a call is checked, and another one is held to its own schema.
+    """
+    if (schema := constraint.answer_schema) is not None:
+        answer = Constraint(param=constraint.param, json_schema=schema)
+        return _hold_schema(request, answer, find_held_schema(schema))
+    assert constraint.json_schema is not None  # noqa: S101 - the schema of a call
+    options, warnings = add_schema_check(request.options, constraint.json_schema, constraint.param)
+    request = _set_schema(replace(request, validation=True, options=options), None)
+    return _warn(request, *warnings)
 
 
 def _hold_calls(

@@ -153,6 +153,7 @@ class BudgetedStream:
             finish.stop_reason,
             timings,
             finish.grammar_break,
+            finish.warnings,
         )
 
     def abort(self) -> None:

@@ -62,7 +62,8 @@ class Constraint:
     `param` is the parameter of the request. `regex`, `choices` and `bad_words`, which the answer
     must not contain, are as the client wrote them; `grammar` is what the engine gets of them.
     `calls` are the schemas of the arguments by function, for an answer that is any text: a call
-    follows them once the model begins one.
+    follows them once the model begins one. With `holds_calls` the schema is that of a call, or of
+    either a call or an answer that follows `answer_schema`.
     """
 
     param: str
@@ -72,6 +73,8 @@ class Constraint:
     bad_words: tuple[str, ...] = ()
     grammar: str | None = None
     calls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    holds_calls: bool = False
+    answer_schema: Mapping[str, Any] | None = None
 
     def apply(self, sampling: SamplingParams) -> SamplingParams:
         """Return sampling that an engine holds to this."""

@@ -12,15 +12,24 @@ from pathlib import Path
 
 from common.setting_error import SettingError
 from engine import AnyEngine, BackendConfig, Engine, EngineConfig, EnginePool, Timeouts
-from engine.backends.options import BackendOptions, LlamaCppOptions, RkllmOptions, ScriptedOptions
+from engine.backends.options import (
+    BackendName,
+    BackendOptions,
+    LlamaCppOptions,
+    OpenAIOptions,
+    RkllmOptions,
+    ScriptedOptions,
+)
 from engine.hooks import EngineEvent, HostLoaded
 from engine.models.memory import MemoryPlan
 from handler.models.model_list import ModelEntry
 from handler.models.served_model import ServedModel
 from handler.settings.memory_plan import build_memory_plan, estimate_model, has_room_for_all
-from handler.settings.shared_settings import DEFAULT_SLOTS, Settings
+from handler.settings.shared_settings import DEFAULT_SLOTS, UPSTREAM_SLOTS, Settings
 
 logger = logging.getLogger(__name__)
+
+_LOAD_SHARE = 0.95
 
 
 def build_engine(settings: Settings, *, grows: bool = False) -> AnyEngine:
@@ -78,12 +87,11 @@ def _build_config(settings: Settings, model: ServedModel, *, are_alone: bool) ->
         BackendConfig(build_backend_options(settings, model, domain, number), memory_mb)
         for number, domain in enumerate(domains, 1)
     )
-    slots = settings.rkllm_n_batch if model.backend == "rkllm" else _slots(settings)
     return EngineConfig(
         backend=first,
         copies=tuple(copies),
         isolation=settings.engine_isolation,
-        slots=1 if settings.deterministic else slots,
+        slots=_slots(settings, model.backend),
         max_queue=settings.max_queue,
         timeouts=Timeouts(
             prefill_timeout_s=settings.prefill_timeout_s,
@@ -106,6 +114,17 @@ def build_backend_options(
     """
     if model.backend == "scripted":
         return ScriptedOptions(model_path=_text(model.path), model_name=model.name)
+    if model.backend == "openai":
+        return OpenAIOptions(
+            model_name=model.name,
+            model_id=_text(model.path) or model.name,
+            urls=tuple(settings.upstream_urls),
+            key=settings.upstream_secret,
+            context_length=model.context_length,
+            slots=_slots(settings, model.backend),
+            # The engine itself gives up a moment later.
+            load_timeout_s=settings.load_timeout_s * _LOAD_SHARE,
+        )
     if model.backend == "rkllm":
         options = _rkllm_options(settings, model, domain, copy)
         return replace(options, kv_reuse=False, n_batch=1) if settings.deterministic else options
@@ -113,7 +132,7 @@ def build_backend_options(
         model_path=_text(model.path) or "",
         model_name=model.name,
         context_length=model.context_length,
-        slots=_slots(settings),
+        slots=settings.max_concurrency or DEFAULT_SLOTS,
         threads=settings.threads,
         deterministic=settings.deterministic,
         draft_path=_text(model.draft),
@@ -151,8 +170,13 @@ def _rkllm_options(settings: Settings, model: ServedModel, domain: int, copy: in
     )
 
 
-def _slots(settings: Settings) -> int:
-    return settings.max_concurrency or DEFAULT_SLOTS
+def _slots(settings: Settings, backend: BackendName) -> int:
+    if settings.deterministic:
+        return 1
+    if backend == "rkllm":
+        return settings.rkllm_n_batch
+    default = UPSTREAM_SLOTS if backend == "openai" else DEFAULT_SLOTS
+    return settings.max_concurrency or default
 
 
 def _text(path: Path | None) -> str | None:

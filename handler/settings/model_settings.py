@@ -16,6 +16,7 @@ from handler.models.hub import Hub
 from handler.models.model_list import check_models
 from handler.models.model_source import ModelSourceError, find_model, find_tokenizer
 from handler.settings.shared_settings import Settings
+from handler.settings.upstream_models import resolve_upstream_models
 
 S = TypeVar("S", bound=Settings)
 
@@ -30,6 +31,8 @@ def resolve_models(settings: S, hub: Hub | None = None) -> S:
         SettingError: a setting names no model, two models have the same name, or the default model
             is missing.
     """
+    if settings.engine == "openai":
+        return resolve_upstream_models(settings)
     hub = hub or Hub()
     try:
         resolved = (

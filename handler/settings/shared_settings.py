@@ -27,32 +27,36 @@ from handler.models.model_list import (
     split_names,
 )
 from handler.models.served_model import ServedModel
-from handler.settings.rkllm_settings import RkllmSettings
+from handler.settings.upstream_settings import UpstreamSettings
 
 DEFAULT_SLOTS = 4
+# Requests in progress at the servers of UPSTREAM_URL.
+UPSTREAM_SLOTS = 32
 _BACKENDS: dict[str, BackendName] = {".json": "scripted", ".rkllm": "rkllm"}
 
 
-class Settings(RkllmSettings):
+class Settings(UpstreamSettings):
     """Settings that every command needs to build an engine and a pipeline.
 
     The names are the variables' names in lower case. A value that is empty counts as unset, since
     RunPod's console sends empty ones for fields left blank.
     """
 
-    engine: Literal["auto", "llamacpp", "rkllm", "scripted", "none"] = Field(
+    engine: Literal["auto", "llamacpp", "openai", "rkllm", "scripted", "none"] = Field(
         "auto",
         description="Engine that generates the text. `auto` chooses it by the file ending of "
-        "MODEL_PATH. `none`: the server loads no model, and only workers that connect to it run "
-        "jobs. That is also the case with `--handler` and `--image`, and with `LOCAL_WORKER=off` "
-        "unless ENGINE, MODEL_PATH, MODELS or MODEL_PULL is set.",
+        "MODEL_PATH. `openai`: the model is on the server of UPSTREAM_URL. `none`: the server "
+        "loads no model, and only workers that connect to it run jobs. That is also the case with "
+        "`--handler` and `--image`, and with `LOCAL_WORKER=off` unless ENGINE, MODEL_PATH, MODELS "
+        "or MODEL_PULL is set.",
     )
     model_path: Path | None = Field(
         None,
         description="Model to load: a .gguf file (llama.cpp), a .rkllm file (Rockchip NPU), a "
         "folder with one of them, `hf:org/repo[@revision][/file]` on the Hugging Face Hub "
         "(downloaded unless it is in the cache) or a .json script (tests). Unset: the built-in "
-        "135M model, which `worker-rkllm fetch-model` or `make run` fetches.",
+        "135M model, which `worker-rkllm fetch-model` or `make run` fetches. With `ENGINE=openai`, "
+        "the model's name at the server.",
         examples=["/models/qwen.gguf", "hf:org/repo/file.gguf"],
     )
     draft_model_path: Path | None = Field(
@@ -123,8 +127,8 @@ class Settings(RkllmSettings):
         0,
         ge=0,
         le=256,
-        description=f"Answers that llama.cpp generates in parallel (slots). 0: {DEFAULT_SLOTS}; "
-        "RKLLM uses RKLLM_N_BATCH instead.",
+        description=f"Answers that llama.cpp generates in parallel (slots). 0: {DEFAULT_SLOTS}, "
+        f"and {UPSTREAM_SLOTS} with `ENGINE=openai`; RKLLM uses RKLLM_N_BATCH instead.",
     )
     max_queue: int = Field(
         256,
@@ -315,6 +319,12 @@ class Settings(RkllmSettings):
         return self
 
     @model_validator(mode="after")
+    def _check_upstream(self) -> Self:
+        if self.engine == "openai" and not self.upstream_urls:
+            raise ValueError("UPSTREAM_URL must be set where ENGINE is openai")
+        return self
+
+    @model_validator(mode="after")
     def _check_models(self) -> Self:
         if not self.models:
             return self
@@ -346,6 +356,10 @@ class Settings(RkllmSettings):
         path = self.model_path
         backend = self.backend_of(path)
         name = self.model_name
+        if backend == "openai":
+            # The name of a model at a server is no path, and may have a dot.
+            name = name or str(path)
+            path = path or Path(split_names(name)[0])
         if name is None and path is not None:
             name = model_name_from_path(path)
         if name is None:
@@ -358,7 +372,7 @@ class Settings(RkllmSettings):
             path=path,
             backend=backend,
             names=split_names(name),
-            context_length=self.context_length,
+            context_length=self._context_length(backend),
             tokenizer=self.rkllm_tokenizer,
             projector=self.rkllm_vision if is_rkllm else self.mmproj_path,
             library=self.rkllm_lib_path,
@@ -375,7 +389,7 @@ class Settings(RkllmSettings):
             path=entry.path,
             backend=backend,
             names=entry.served_names,
-            context_length=self.context_length if own_context is None else own_context,
+            context_length=self._context_length(backend) if own_context is None else own_context,
             tokenizer=entry.tokenizer or self.rkllm_tokenizer,
             projector=entry.mmproj or encoder,
             library=entry.lib_path or self.rkllm_lib_path,
@@ -384,6 +398,11 @@ class Settings(RkllmSettings):
             base_domain_id=entry.base_domain_id,
             memory_mb=entry.memory_mb,
         )
+
+    def _context_length(self, backend: BackendName) -> int:
+        """Return CONTEXT_LENGTH, whose default is for models that are loaded here."""
+        is_default = "context_length" not in self.model_fields_set
+        return 0 if backend == "openai" and is_default else self.context_length
 
     @property
     def served_model(self) -> str:

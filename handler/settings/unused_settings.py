@@ -49,8 +49,8 @@ _REMOVED_SETTINGS = {
 
 _SEVERAL_MODELS_SETTINGS = frozenset({"model_memory_mb", "preload_models"})
 _LLAMACPP_SETTINGS = frozenset({"draft_model_path", "lora_adapters", "mmproj_path", "threads"})
-_CONTEXT_BACKENDS = frozenset({"llamacpp", "rkllm"})
-_SLOT_BACKENDS = frozenset({"llamacpp", "scripted"})
+_CONTEXT_BACKENDS = frozenset({"llamacpp", "openai", "rkllm"})
+_SLOT_BACKENDS = frozenset({"llamacpp", "openai", "scripted"})
 
 
 def find_removed_settings(environment: Mapping[str, str]) -> Iterator[str]:
@@ -118,6 +118,8 @@ def _engines_that_read(name: str) -> frozenset[str] | None:
     """Return the engines that read a setting; None for all."""
     if name.startswith("rkllm_"):
         return frozenset({"rkllm"})
+    if name.startswith("upstream_"):
+        return frozenset({"openai"})
     if name in _LLAMACPP_SETTINGS:
         return frozenset({"llamacpp"})
     if name == "context_length":

@@ -14,7 +14,7 @@ from emulator.middleware.faults.events import EventSplitter
 from emulator.middleware.faults.parser import parse_faults
 from emulator.middleware.faults.steps import Write
 from emulator.middleware.faults.stream import StreamFaults
-from tests.event_stream import EventStreamParser
+from engine.backends.openai.event_stream import EventStreamParser
 
 FORMS = (
     "crlf",

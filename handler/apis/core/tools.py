@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 from common.json_object import JsonObject
 from common.json_size import exceeds
 from common.value_description import describe_value
+from engine import Chat, Message
 from engine.reply.reply_format import REASONING_ONLY, ReplyFormat, ToolForm
 from handler.apis.core.schema_refs import move_refs
 from handler.errors import InvalidRequest
@@ -54,13 +55,15 @@ class Tools:
 
     `constraint` is what the answer is held to. It has a schema if the answer must be a call, or
     either a call or JSON of the client's schema. It has the schemas of strict functions if the
-    answer may be any text with calls in it. None holds nothing.
+    answer may be any text with calls in it. None holds nothing. `required` are the functions of
+    which the answer must call one; there may be none.
     """
 
     definitions: tuple[FunctionTool, ...] = ()
     parallel: bool = True
     several: bool = False
     constraint: Constraint | None = None
+    required: tuple[str, ...] = ()
 
     def combine(self, constraint: Constraint | None) -> tuple[Tools, tuple[str, ...]]:
         """Return the tools with the constraint of an answer that is no call, and warnings.
@@ -82,8 +85,23 @@ class Tools:
         functions = [tool["function"] for tool in self.definitions]
         schema = _calls_schema(functions, several=self.several, answer=answer)
         check_cost(schema, "the parameters of tools", "tools")
-        combined = Constraint(param=constraint.param, json_schema=schema)
+        combined = Constraint(
+            param=constraint.param, json_schema=schema, holds_calls=True, answer_schema=answer
+        )
         return replace(self, constraint=combined), ()
+
+    def build_chat(
+        self, messages: Sequence[Message], variables: JsonObject, *, continues_last: bool
+    ) -> Chat:
+        """Return a chat with the functions; `variables` are those of its template."""
+        return Chat(
+            tuple(messages),
+            variables,
+            self.definitions,
+            continues_last,
+            required_calls=self.required,
+            parallel_calls=self.parallel,
+        )
 
     def build_reply_format(self, tool_form: ToolForm | None) -> ReplyFormat:
         """Return how to find calls of the functions in an output."""
@@ -139,7 +157,7 @@ def build_tools(
         schema = _calls_schema(required, several=several)
         # Checked together, because the engine builds one grammar from all of them.
         check_cost(schema, "the parameters of tools", "tools")
-        constraint = Constraint(param="tools", json_schema=schema)
+        constraint = Constraint(param="tools", json_schema=schema, holds_calls=True)
     elif not {_name(tool) for tool in definitions}.isdisjoint(strict_names):
         # A function that is not strict takes any arguments.
         calls = {
@@ -148,7 +166,11 @@ def build_tools(
         }
         constraint = Constraint(param="tools", calls=calls)
     return Tools(
-        definitions=tuple(definitions), parallel=parallel, several=several, constraint=constraint
+        definitions=tuple(definitions),
+        parallel=parallel,
+        several=several,
+        constraint=constraint,
+        required=tuple(required_names),
     )
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from common.json_object import JsonObject
 from common.value_description import describe_value
-from engine import Chat, SamplingParams
+from engine import SamplingParams
 from handler.apis.core.call_runner import CallDefaults
 from handler.apis.core.parameters import Parameters
 from handler.apis.core.parsed_call import ParsedCall, new_call_id
@@ -89,7 +89,8 @@ def read_request(body: JsonObject, model: ResolvedModel, defaults: CallDefaults)
         variables = set_effort(effort)
     last = messages[-1]
     is_text = last.role == "assistant" and bool(last.content) and not last.tool_calls
-    chat = Chat(messages, variables, tools.definitions, is_text and len(messages) > 1)
+    continues_last = is_text and len(messages) > 1
+    chat = tools.build_chat(messages, variables, continues_last=continues_last)
     # The older name of the form of the answer.
     constraint = constraint or _read_format(body.get("output_format"), "output_format")
     tools, tool_warnings = tools.combine(constraint)

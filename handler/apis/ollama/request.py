@@ -71,7 +71,8 @@ def read_chat(body: JsonObject, model: ResolvedModel, defaults: CallDefaults) ->
     last = messages[-1]
     is_text = last.role == "assistant" and bool(last.content) and not last.tool_calls
     continues_last = is_text and len(messages) > 1
-    chat = Chat(messages, _read_think(body.get("think")), tools.definitions, continues_last)
+    variables = _read_think(body.get("think"))
+    chat = tools.build_chat(messages, variables, continues_last=continues_last)
     warnings = (*_CHAT_KEYS.warnings(body), *left_out)
     call = _build_call(body, chat, tools, model, defaults, warnings, _CHAT_FIELDS)
     return OllamaRequest(call, keep_alive_s, truncates)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from common.json_object import JsonObject
-from engine import Chat
 from engine.reply.reply_format import ToolForm
 from handler.apis.core.template_variables import read_template_variables
 from handler.apis.openai import logprobs
@@ -25,7 +24,7 @@ def _read_content(body: JsonObject, tool_form: ToolForm | None) -> EndpointConte
     constraint = read_constraint(body)
     tools, tool_warnings = read_tools(body).combine(constraint)
     return EndpointContent(
-        prompts=(Chat(messages, variables, tools.definitions, continues_last),),
+        prompts=(tools.build_chat(messages, variables, continues_last=continues_last),),
         reply_format=tools.build_reply_format(tool_form),
         constraint=constraint if tools.constraint is None else tools.constraint,
         field_names={"prompt": "messages"},

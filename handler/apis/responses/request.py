@@ -11,7 +11,7 @@ from pydantic import Field
 from common.json_depth import is_nested_too_deeply
 from common.json_object import JsonObject
 from common.value_description import describe_value
-from engine import Chat, Message
+from engine import Message
 from handler.apis.core.call_runner import CallDefaults
 from handler.apis.core.parameters import Parameters
 from handler.apis.core.parsed_call import ParsedCall
@@ -168,12 +168,8 @@ def read_request(
     messages = (*_read_instructions(body.get("instructions")), *messages)
     if not messages:
         raise InvalidRequest("input must have at least one message", "input")
-    chat = Chat(
-        messages,
-        _read_template_variables(body),
-        tools.definitions,
-        continues_last,
-    )
+    variables = _read_template_variables(body)
+    chat = tools.build_chat(messages, variables, continues_last=continues_last)
     constraint = _read_constraint(body)
     tools, tool_warnings = tools.combine(constraint)
     constraint = constraint if tools.constraint is None else tools.constraint

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.event_stream import Event, EventStreamParser
+from engine.backends.openai.event_stream import Event, EventStreamParser
 from tests.integration.emulator.conftest import build_settings
 from tests.integration.emulator.serving import RawConnection, Server, build_request_head, run_server
 

@@ -139,5 +139,5 @@ def test_fixed_parameter_that_the_client_did_not_send_causes_no_warning() -> Non
     assert [warning.split()[0] for warning in fixed.check("hi", sent)] == ["temperature", "top_k"]
     unset = SamplingParams(temperature=1.0, top_k=-1, unset=frozenset({"top_k"}))
     assert [warning.split()[0] for warning in fixed.check("hi", unset)] == ["temperature"]
-    # It is of no use to the process of the engine.
-    assert SamplingParams.from_wire(unset.to_wire()).unset == frozenset()
+    # The process of an engine leaves these parameters to its server.
+    assert SamplingParams.from_wire(unset.to_wire()).unset == unset.unset

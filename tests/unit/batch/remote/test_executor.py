@@ -14,7 +14,7 @@ from batch.input.line import BadLine, Line, parse_line
 from batch.line_executor import LineOutcome
 from batch.remote.concurrency_limit import ConcurrencyLimit
 from batch.remote.executor import NoServer, RemoteExecutor, read_models
-from batch.remote.server_pool import ServerPool
+from engine.backends.openai.server_pool import ServerPool
 from tests.virtual_time import VirtualClock
 
 ANSWER = {"object": "chat.completion", "usage": {"prompt_tokens": 1, "completion_tokens": 7}}

@@ -61,6 +61,8 @@ VALUES: dict[str, tuple[str, object]] = {
     "CONTEXT_LENGTH": ("2048", 2048),
     "MAX_CONCURRENCY": ("7", 7),
     "MAX_QUEUE": ("0", 0),
+    "UPSTREAM_URL": ("http://box:8000/v1,http://box2", "http://box:8000/v1,http://box2"),
+    "UPSTREAM_KEY": ("secret", SecretStr("secret")),
     "RKLLM_LIB_PATH": ("some/librkllmrt.so", Path("some/librkllmrt.so")),
     "RKLLM_ABI": ("1.3", "1.3"),
     "RKLLM_SAMPLING": ("reload", "reload"),

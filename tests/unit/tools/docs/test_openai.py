@@ -45,11 +45,12 @@ def test_every_capability_is_listed() -> None:
     parameters = {
         *("penalties", "min_p", "seed", "ignore_eos", "logit_bias", "min_tokens"),
         *("chat_template", "infill", "token_prompts", "prompt_truncation", "special_tokens"),
+        *("stop_token_ids", "template_variables", "tool_choice"),
     }
     of_model = {
         *("backend", "model", "context_length", "embedding_size", "starts_in_reasoning", "runtime"),
         *("own_template", "template_markers", "late_system", "control_tokens", "answer_marks"),
-        *("call_form", "library_facts", "max_images", "rerank_gap"),
+        *("call_form", "library_facts", "max_images", "rerank_gap", "token_pieces"),
     }
     response = CAPABILITY_LABELS.keys()
     assert response | parameters | of_model == {field.name for field in fields(Capabilities)}

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.event_stream import Event, EventStreamParser
+from engine.backends.openai.event_stream import Event, EventStreamParser
 
 # The loader in C takes an eighth of the time.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_FILE = Path(__file__).resolve().parents[1] / "data" / "event_streams.yaml"
+_FILE = Path(__file__).resolve().parents[4] / "data" / "event_streams.yaml"
 CASES: list[dict[str, Any]] = _LOADER(_FILE.read_bytes()).get_single_data()
 
 

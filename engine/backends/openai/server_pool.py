@@ -1,4 +1,4 @@
-"""The servers that answer lines: each line goes to the one with the fewest lines."""
+"""Several servers with the same models: each request goes to the one with the fewest."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 
 @dataclass(slots=True)
 class RemoteServer:
-    """A server: its base URL without `/v1`, its lines in progress, and until when it is paused.
+    """A server: its base URL without `/v1`, its requests in progress, and until when it is paused.
 
-    `failures` counts those since its last answer. `paused_until_s` is of the monotonic clock.
+    `failures` counts those since its last answer, and `last_failure` describes the last one.
+    `paused_until_s` is of the monotonic clock.
     """
 
     url: str
     in_progress: int = 0
     failures: int = 0
     paused_until_s: float = 0.0
-    # The models that it had at the start, the first one for lines that name none.
+    last_failure: str = ""
+    # The models that it had at the start, the first one for requests that name none.
     models: Sequence[str] = field(default_factory=tuple)
 
 
 class ServerPool:
-    """Chooses the server for each line, and pauses a server that does not answer or is busy.
+    """Chooses the server for each request, and pauses a server that does not answer or is busy.
 
-    A server is paused for twice as long after each failure, up to MAX_PAUSE_S, or for as long as it
-    asks for. Owned by the event loop.
+    A server is paused for twice as long after each failure, up to `max_pause_s`, or for as long as
+    it asks for. Owned by the event loop.
     """
 
-    def __init__(self, urls: Sequence[str]) -> None:
+    def __init__(self, urls: Sequence[str], max_pause_s: float = MAX_PAUSE_S) -> None:
         self.servers = [RemoteServer(base_url(url)) for url in urls]
+        self._max_pause_s = max_pause_s
 
     async def acquire(self) -> RemoteServer:
-        """Return the server with the fewest lines in progress, and count one more on it.
+        """Return the server with the fewest requests in progress, and count one more on it.
 
         Waits while all servers are paused. The caller releases the server in any case.
         """
@@ -47,7 +50,7 @@ class ServerPool:
         return server
 
     def release(self, server: RemoteServer) -> None:
-        """Count one line less on a server."""
+        """Count one request less on a server."""
         server.in_progress -= 1
 
     def record_answer(self, server: RemoteServer) -> None:
@@ -55,16 +58,16 @@ class ServerPool:
         server.failures = 0
 
     def pause(self, server: RemoteServer, seconds: float | None = None) -> float:
-        """Send no lines to a server for some time, and return how long.
+        """Send no requests to a server for some time, and return how long.
 
         Without `seconds`, the time follows from its failures so far.
         """
         now = time.monotonic()
         if seconds is None:
             if now < server.paused_until_s:
-                # Lines that were in progress at the failure: it is the same one.
+                # Requests that were in progress at the failure: it is the same one.
                 return server.paused_until_s - now
-            seconds = min(FIRST_PAUSE_S * 2.0**server.failures, MAX_PAUSE_S)
+            seconds = min(FIRST_PAUSE_S * 2.0**server.failures, self._max_pause_s)
             server.failures += 1
         server.paused_until_s = max(server.paused_until_s, now + seconds)
         return seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batch.remote.server_pool import MAX_PAUSE_S, ServerPool, base_url
+from engine.backends.openai.server_pool import MAX_PAUSE_S, ServerPool, base_url
 from tests.virtual_time import VirtualClock
 
 

@@ -1,0 +1,240 @@
+"""A model on another server, through its OpenAI-compatible API."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack
+from typing import Any
+
+import anyio
+import httpx2
+from anyio.from_thread import start_blocking_portal
+
+from engine.backends.base import OnPiece, Operations, RunResult
+from engine.backends.openai.answer_reader import AnswerReader
+from engine.backends.openai.call_body import Call, build_call
+from engine.backends.openai.event_stream import EventStreamParser
+from engine.backends.openai.server_calls import ServerCalls, open_client
+from engine.backends.openai.server_errors import describe_failure
+from engine.backends.openai.server_kind import OTHER, find_kind
+from engine.backends.openai.server_models import ServerModel, list_models, read_models
+from engine.backends.openai.server_pool import ServerPool
+from engine.backends.options import OpenAIOptions
+from engine.capabilities import Capabilities
+from engine.errors import EngineCrashed, ModelLoadFailed, UnsupportedParameter
+from engine.request import Prompt, RenderedPrompt, SamplingParams
+
+logger = logging.getLogger(__name__)
+
+# A server that is not there yet is asked for its models so often.
+_RETRY_S = 1.0
+_REPORT_S = 15.0
+# A paused server is tried again soon: requests of users wait for it.
+_MAX_PAUSE_S = 2.0
+# How long the end of a response may take after its last event.
+_END_GRACE_S = 0.2
+_NOT_ALLOWED = frozenset({401, 403})
+_EVENT_STREAM = "text/event-stream"
+
+
+class OpenAIBackend:
+    """Generates with a model of one or several OpenAI-compatible servers.
+
+    An event loop on a thread of its own has all connections. Each run waits on its own thread for
+    its task there, and an abort cancels that task, which closes the connection: so the server
+    notices it. Stop strings are not sent to the server, and are found by the engine.
+    """
+
+    def __init__(self, options: OpenAIOptions) -> None:
+        self._options = options
+        self._kind = OTHER
+        self._resources = ExitStack()
+        self._lock = threading.Lock()
+        self._answers: dict[int, Future[None]] = {}
+        self._aborted: set[int] = set()
+
+    def load(self) -> Capabilities:
+        """Wait until a server answers, and read from its models what it is. Raises ModelLoadFailed.
+
+        Servers need minutes to load a model, so they may start after this one.
+        """
+        self._portal = self._resources.enter_context(start_blocking_portal(name="openai"))
+        try:
+            models = self._portal.call(self._connect)
+        except BaseException:
+            self._resources.close()
+            raise
+        return self._build_capabilities(self._choose(models))
+
+    async def _connect(self) -> Sequence[ServerModel]:
+        """Open the client, and return the models of the first server that answers."""
+        options = self._options
+        self._http = open_client(options.key, options.slots)
+        self._servers = ServerPool(options.urls, _MAX_PAUSE_S)
+        self._calls = ServerCalls(self._http, self._servers)
+        started_at = reported_at = time.monotonic()
+        while True:
+            reasons = []
+            for server in self._servers.servers:
+                try:
+                    return await self._read_models(server.url)
+                except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+                    reasons.append(f"{server.url} does not answer: {describe_failure(error)}")
+            now, reason = time.monotonic(), "; ".join(reasons)
+            if now - started_at > options.load_timeout_s:
+                raise ModelLoadFailed(f"UPSTREAM_URL: {reason}")
+            if now - reported_at > _REPORT_S:
+                reported_at = now
+                logger.warning("waiting for the server of the model: %s", reason)
+            await anyio.sleep(_RETRY_S)
+
+    async def _read_models(self, url: str) -> Sequence[ServerModel]:
+        """Return the models of a server; none if it has no list of them."""
+        response = await list_models(self._http, url)
+        if response.status_code in _NOT_ALLOWED:
+            raise ModelLoadFailed(f"{url} refuses UPSTREAM_KEY with status {response.status_code}")
+        if response.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR:
+            response.raise_for_status()
+        return read_models(response.content)
+
+    def _choose(self, models: Sequence[ServerModel]) -> ServerModel:
+        name = self._options.model_id
+        for model in models:
+            if model.id in (name, f"{name}:latest"):
+                return model
+        if models:
+            logger.warning(
+                "UPSTREAM_URL: the server does not list the model %s, it lists: %s",
+                name,
+                ", ".join(model.id for model in models[:20]),
+            )
+        return ServerModel(name, models[0].owner if models else "")
+
+    def _build_capabilities(self, model: ServerModel) -> Capabilities:
+        self._kind = kind = find_kind(model.owner)
+        fixed = {"top_k": -1, "repetition_penalty": 1.0}
+        return Capabilities(
+            backend="openai",
+            model=self._options.model_name,
+            context_length=self._options.context_length or model.context_length,
+            slots=self._options.slots,
+            fixed_sampling={
+                name: value for name, value in fixed.items() if name not in kind.parameters
+            },
+            max_logprobs=20,
+            min_p="min_p" in kind.parameters,
+            ignore_eos="ignore_eos" in kind.parameters,
+            logit_bias="logit_bias" in kind.parameters,
+            min_tokens="min_tokens" in kind.parameters,
+            special_tokens="skip_special_tokens" in kind.parameters,
+            stop_token_ids="stop_token_ids" in kind.parameters,
+            grammar=kind.grammar is not None,
+            json_schema=True,
+            token_prompts=kind.token_prompts,
+            chat_template=True,
+            own_template=True,
+            template_variables=kind.template_variables,
+            tool_choice=True,
+            token_pieces=False,
+            embeddings=True,
+            images=True,
+            abort_in_prefill=True,
+            runtime=f"{kind.name} at {', '.join(self._options.urls)}",
+        )
+
+    @property
+    def operations(self) -> Operations:
+        """Embeddings; the server renders chats and knows its tokens itself."""
+        return {"embed": self.embed, "find_grammar_violation": self.find_grammar_violation}
+
+    def find_grammar_violation(self, notation_and_text: tuple[str, str]) -> str | None:
+        """Return None: only the server knows, and refuses a request then."""
+        return None
+
+    def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
+        """Return the server's embedding of a text, normalised to length 1. Raises EngineError."""
+        if not isinstance(text, str) and not self._kind.token_prompts:
+            raise UnsupportedParameter(
+                "input: the openai engine takes text, not token ids", param="input"
+            )
+        body = {
+            "model": self._options.model_id,
+            "input": text if isinstance(text, str) else list(text),
+            "encoding_format": "float",
+        }
+        answer = self._portal.call(self._calls.post, "/v1/embeddings", body)
+        return _read_embedding(answer)
+
+    def run(
+        self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
+    ) -> RunResult:
+        """Generate until the server's answer has ended, or the engine has stopped it."""
+        call = build_call(self._options.model_id, prompt, sampling, self._kind)
+        reader = AnswerReader(lambda data, logprob: on_piece(data, -1, logprob))
+        with self._lock:
+            answer = self._portal.start_task_soon(self._read_answer, call, reader)
+            self._answers[run_id] = answer
+            if run_id in self._aborted:
+                answer.cancel()
+        try:
+            answer.result()
+        except CancelledError:
+            # The engine knows that it has aborted the run.
+            logger.debug("run %d was aborted", run_id)
+        finally:
+            with self._lock:
+                del self._answers[run_id]
+                self._aborted.discard(run_id)
+        return reader.result()
+
+    async def _read_answer(self, call: Call, reader: AnswerReader) -> None:
+        async with self._calls.open(call.path, call.body) as response:
+            content_type = response.headers.get("content-type", "")
+            if not content_type.startswith(_EVENT_STREAM):
+                raise EngineCrashed(
+                    f"{response.url} answered with {content_type or 'no content type'}, not with a "
+                    f"stream of events ({_EVENT_STREAM})"
+                )
+            parser = EventStreamParser()
+            body = response.aiter_bytes()
+            async for data in body:
+                for event in parser.feed(data):
+                    reader.read(event)
+                if not reader.needs_more:
+                    break
+            reader.close()
+            if reader.is_done:
+                # With the rest of the response read, its connection can be used again.
+                with anyio.move_on_after(_END_GRACE_S):
+                    async for _ in body:
+                        pass
+
+    def abort(self, run_id: int) -> None:
+        """Cancel the request of a run, which closes its connection."""
+        with self._lock:
+            answer = self._answers.get(run_id)
+            if answer is None:
+                self._aborted.add(run_id)
+        if answer is not None:
+            answer.cancel()
+
+    def close(self) -> None:
+        """Close all connections and end the event loop."""
+        self._portal.call(self._http.aclose)
+        self._resources.close()
+
+
+def _read_embedding(answer: Any) -> tuple[list[float], int]:
+    """Return the vector of the first embedding with length 1, and its tokens, 0 if not known."""
+    try:
+        vector = [float(value) for value in answer["data"][0]["embedding"]]
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise EngineCrashed("the server's answer has no embedding") from None
+    length = math.hypot(*vector) or 1.0
+    usage = answer.get("usage") or {}
+    return [value / length for value in vector], int(usage.get("prompt_tokens") or 0)

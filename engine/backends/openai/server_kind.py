@@ -1,0 +1,116 @@
+"""The kinds of OpenAI-compatible servers, and the parameters that each of them has.
+
+A server that does not know a parameter refuses it, or ignores it without a word, so a parameter
+that OpenAI's API does not have is sent only to servers that are known to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# Fields of SamplingParams and their names in OpenAI's API, which all servers have.
+_STANDARD = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "seed": "seed",
+}
+# The names in vLLM, of which other servers know a part.
+_VLLM = {
+    **_STANDARD,
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "ignore_eos": "ignore_eos",
+    "min_tokens": "min_tokens",
+    "stop_token_ids": "stop_token_ids",
+    "logit_bias": "logit_bias",
+    "skip_special_tokens": "skip_special_tokens",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerKind:
+    """What a kind of server reads apart from OpenAI's own parameters.
+
+    `parameters` has the name in a body of each field of SamplingParams that is sent. `grammar` is
+    the parameter for a GBNF grammar, None if there is none. `template_variables` is whether it
+    reads `chat_template_kwargs`. `continuation` are the parameters with which it continues the last
+    message; None if it cannot. `stream_options` are sent with each stream, and `extras` with each
+    request. `reads_reasoning` is whether a message of the assistant may have its reasoning.
+    """
+
+    name: str
+    parameters: Mapping[str, str] = field(default_factory=lambda: _STANDARD)
+    grammar: str | None = None
+    template_variables: bool = False
+    token_prompts: bool = False
+    continuation: Mapping[str, Any] | None = None
+    stream_options: Mapping[str, Any] = field(default_factory=dict)
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    reads_reasoning: bool = False
+
+
+_CONTINUATION = {"continue_final_message": True, "add_generation_prompt": False}
+
+# OpenAI itself, Ollama, LM Studio and all others.
+OTHER = ServerKind(name="other")
+
+# By `owned_by` in the answers of `/v1/models`. Sources: entrypoints/openai/engine/protocol.py of
+# vLLM, srt/entrypoints/openai/protocol.py of SGLang, tools/server of llama.cpp.
+KINDS: Mapping[str, ServerKind] = {
+    "vllm": ServerKind(
+        name="vLLM",
+        parameters=_VLLM | {"allowed_token_ids": "allowed_token_ids"},
+        template_variables=True,
+        token_prompts=True,
+        continuation=_CONTINUATION,
+        stream_options={"continuous_usage_stats": True},
+        reads_reasoning=True,
+    ),
+    "sglang": ServerKind(
+        name="SGLang",
+        parameters=_VLLM,
+        template_variables=True,
+        token_prompts=True,
+        continuation=_CONTINUATION,
+        stream_options={"continuous_usage_stats": True},
+        reads_reasoning=True,
+    ),
+    "llamacpp": ServerKind(
+        name="llama-server",
+        parameters=_STANDARD
+        | {
+            "top_k": "top_k",
+            "min_p": "min_p",
+            "repetition_penalty": "repeat_penalty",
+            "ignore_eos": "ignore_eos",
+            "logit_bias": "logit_bias",
+        },
+        grammar="grammar",
+        template_variables=True,
+        token_prompts=True,
+        # It continues the last message by itself if that is one of the assistant.
+        continuation={},
+        # Without this, the length of the prompt is in the last chunk alone.
+        extras={"timings_per_token": True},
+        reads_reasoning=True,
+    ),
+    "worker-rkllm": ServerKind(
+        name="worker-rkllm",
+        parameters=_VLLM | {"allowed_token_ids": "allowed_token_ids"},
+        grammar="grammar",
+        template_variables=True,
+        token_prompts=True,
+        continuation=_CONTINUATION,
+        reads_reasoning=True,
+    ),
+}
+
+
+def find_kind(owner: str) -> ServerKind:
+    """Return the kind of server that has this as the `owned_by` of its models."""
+    return KINDS.get(owner.casefold(), OTHER)

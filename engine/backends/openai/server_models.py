@@ -1,0 +1,46 @@
+"""The models of a server, as `/v1/models` lists them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import orjson
+
+
+@dataclass(frozen=True, slots=True)
+class ServerModel:
+    """A model of a server; `context_length` is in tokens, and 0 if the server does not tell it."""
+
+    id: str
+    owner: str = ""
+    context_length: int = 0
+
+
+async def list_models(http: httpx2.AsyncClient, url: str) -> httpx2.Response:
+    """Request the models of the server at a base URL. Raises httpx2.HTTPError."""
+    return await http.get(f"{url}/v1/models")
+
+
+def read_models(content: bytes) -> tuple[ServerModel, ...]:
+    """Return the models in an answer of `/v1/models`; none if it has another form.
+
+    vLLM and SGLang have the context as `max_model_len`, llama-server as `meta.n_ctx`.
+    """
+    try:
+        models: Any = orjson.loads(content)["data"]
+        return tuple([_read_model(model) for model in models])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return ()
+
+
+def _read_model(model: Any) -> ServerModel:
+    meta = model.get("meta") if isinstance(model, dict) else None
+    lengths = (
+        model.get("max_model_len") if isinstance(model, dict) else None,
+        meta.get("n_ctx") if isinstance(meta, dict) else None,
+    )
+    length = next((each for each in lengths if isinstance(each, int) and each > 0), 0)
+    owner = model.get("owned_by")
+    return ServerModel(str(model["id"]), owner if isinstance(owner, str) else "", length)
