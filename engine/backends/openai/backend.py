@@ -7,7 +7,6 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
 from typing import Any
 
@@ -47,7 +46,8 @@ class OpenAIBackend:
 
     An event loop on a thread of its own has all connections. Each run waits on its own thread for
     its task there, and an abort cancels that task, which closes the connection: so the server
-    notices it. Stop strings are not sent to the server, and are found by the engine.
+    notices it. The lock is for the runs, which all threads share. Stop strings are not sent to the
+    server, and are found by the engine.
     """
 
     def __init__(self, options: OpenAIOptions) -> None:
@@ -55,7 +55,7 @@ class OpenAIBackend:
         self._kind = OTHER
         self._resources = ExitStack()
         self._lock = threading.Lock()
-        self._answers: dict[int, Future[None]] = {}
+        self._scopes: dict[int, anyio.CancelScope] = {}
         self._aborted: set[int] = set()
 
     def load(self) -> Capabilities:
@@ -176,21 +176,21 @@ class OpenAIBackend:
         """Generate until the server's answer has ended, or the engine has stopped it."""
         call = build_call(self._options.model_id, prompt, sampling, self._kind)
         reader = AnswerReader(lambda data, logprob: on_piece(data, -1, logprob))
-        with self._lock:
-            answer = self._portal.start_task_soon(self._read_answer, call, reader)
-            self._answers[run_id] = answer
-            if run_id in self._aborted:
-                answer.cancel()
         try:
-            answer.result()
-        except CancelledError:
-            # The engine knows that it has aborted the run.
-            logger.debug("run %d was aborted", run_id)
+            self._portal.call(self._read_unless_aborted, run_id, call, reader)
         finally:
             with self._lock:
-                del self._answers[run_id]
+                self._scopes.pop(run_id, None)
                 self._aborted.discard(run_id)
         return reader.result()
+
+    async def _read_unless_aborted(self, run_id: int, call: Call, reader: AnswerReader) -> None:
+        with anyio.CancelScope() as scope:
+            with self._lock:
+                if run_id in self._aborted:
+                    return
+                self._scopes[run_id] = scope
+            await self._read_answer(call, reader)
 
     async def _read_answer(self, call: Call, reader: AnswerReader) -> None:
         async with self._calls.open(call.path, call.body) as response:
@@ -217,11 +217,11 @@ class OpenAIBackend:
     def abort(self, run_id: int) -> None:
         """Cancel the request of a run, which closes its connection."""
         with self._lock:
-            answer = self._answers.get(run_id)
-            if answer is None:
+            scope = self._scopes.get(run_id)
+            if scope is None:
                 self._aborted.add(run_id)
-        if answer is not None:
-            answer.cancel()
+        if scope is not None:
+            self._portal.start_task_soon(scope.cancel)
 
     def close(self) -> None:
         """Close all connections and end the event loop."""
