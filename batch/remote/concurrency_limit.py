@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
-_DECREASE = 0.7
-# Refusals within this time are one sign of overload: they are answers to lines sent together.
-_DECREASE_INTERVAL_S = 1.0
+from batch.remote.adaptive_limit import AdaptiveLimit
 
 
 class ConcurrencyLimit:
-    """A semaphore whose limit falls by a third at a refusal, and rises by one per round of answers.
-
-    This is the additive increase and multiplicative decrease of TCP (RFC 5681). It begins at
-    `maximum`, and is at least 1. Owned by the event loop.
-    """
+    """A semaphore with the limit of an AdaptiveLimit. Owned by the event loop."""
 
     def __init__(self, maximum: int) -> None:
-        self.maximum = maximum
-        self.limit = float(maximum)
+        self._adaptive = AdaptiveLimit(maximum)
         self.in_use = 0
-        self._decreased_at_s = float("-inf")
         self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def limit(self) -> float:
+        """How many lines may be in progress, rounded down; at least 1."""
+        return self._adaptive.value
 
     async def acquire(self) -> None:
         """Wait until a line may begin, and count it."""
@@ -41,17 +37,14 @@ class ConcurrencyLimit:
         self.in_use -= 1
         self._wake()
 
-    def record_answer(self) -> None:
-        """Raise the limit a little."""
-        self.limit = min(self.limit + 1 / self.limit, self.maximum)
+    def record_answer(self, latency_s: float, tokens: int) -> None:
+        """Adapt the limit to a complete answer of `tokens` tokens, at least 1."""
+        self._adaptive.record_answer(latency_s, tokens, self.in_use)
         self._wake()
 
     def record_refusal(self) -> None:
         """Lower the limit, at most once a second."""
-        now = time.monotonic()
-        if now - self._decreased_at_s >= _DECREASE_INTERVAL_S:
-            self._decreased_at_s = now
-            self.limit = max(self.limit * _DECREASE, 1.0)
+        self._adaptive.record_refusal()
 
     def _wake(self) -> None:
         free = int(self.limit) - self.in_use

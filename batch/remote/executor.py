@@ -99,6 +99,7 @@ class RemoteExecutor:
         if body.get("model") is None and server.models:
             body["model"] = server.models[0]
         url = f"{server.url}{route}"
+        began_at_s = time.monotonic()
         try:
             response = await self._http.post(url, content=orjson.dumps(body))
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
@@ -115,8 +116,12 @@ class RemoteExecutor:
             )
         self._answered_at_s = time.monotonic()
         self._servers.record_answer(server)
-        self._limit.record_answer()
-        return _read_outcome(line, response)
+        outcome = _read_outcome(line, response)
+        if outcome.ok:
+            # A server that sends no token counts sends no sizes but that of the answer.
+            size = outcome.tokens or max(len(response.content), 1)
+            self._limit.record_answer(self._answered_at_s - began_at_s, size)
+        return outcome
 
 
 def _read_outcome(line: Line, response: httpx2.Response) -> LineOutcome:

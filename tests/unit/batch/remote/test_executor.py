@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -101,12 +102,36 @@ async def test_busy_server_gets_the_line_again_after_its_pause(
     servers: Callable[..., Servers], clock: VirtualClock, status: int
 ) -> None:
     server = servers(reply(status, {}, retry_after="3"), reply(status, {}), reply())
+    for _ in range(6):
+        server.limit.record_answer(1.0, 7)
+    assert server.limit.limit == 4
     outcome = await server.executor.answer(line())
     assert outcome.ok
     assert len(server.requests) == 3
     # The second pause is the first one without Retry-After.
     assert clock.elapsed_s == pytest.approx(3.5, abs=0.01)
     assert server.limit.limit < 4
+
+
+async def test_limit_gets_the_latency_and_the_size_of_complete_answers(
+    servers: Callable[..., Servers], clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[tuple[float, int]] = []
+    monkeypatch.setattr(
+        ConcurrencyLimit,
+        "record_answer",
+        lambda self, latency_s, tokens: recorded.append((latency_s, tokens)),
+    )
+    slow = servers(reply(400, {"error": {}}), reply(500, {}), reply(200, {"n": 1}), reply())
+
+    async def wait(request: httpx2.Request) -> None:
+        await asyncio.sleep(2)
+
+    slow.http.event_hooks = {"request": [wait], "response": []}
+    for _ in range(4):
+        await slow.executor.answer(line())
+    assert recorded == [(2.0, len(b'{"n":1}')), (2.0, 7)]
+    assert clock.elapsed_s == 8
 
 
 async def test_line_goes_to_another_server_if_one_refuses_connections(
