@@ -48,11 +48,16 @@ class BatchProgress:
         return (self.total - self.done) / rate if rate else None
 
     def format_rates(self) -> str:
-        """Return the rates and the counts of failures and retries as text."""
-        tokens_per_s = self.tokens / self.elapsed_s
-        parts = [f"{self.lines_per_s:,.1f} lines/s", f"{tokens_per_s:,.0f} tokens/s"]
+        """Return the rates, and the counts of failures and retries, as text.
+
+        The rate of tokens is left out while no answer had any: embeddings have none, and some
+        servers do not count them.
+        """
+        parts = [f"{self.lines_per_s:,.1f} lines/s"]
+        if self.tokens:
+            parts.append(f"{self.tokens / self.elapsed_s:,.0f} tokens/s")
         if self.failed:
-            parts.append(f"{self.failed:,} failed")
+            parts.append(f"{self.failed:,} failed ({self.failed / self.done:.1%})")
         if self.retries:
             parts.append(f"{self.retries:,} retried")
         return ", ".join(parts)

@@ -50,8 +50,12 @@ def _draw_bar(bar: Progress, task: TaskID, progress: BatchProgress) -> None:
 async def _print_lines(progress: BatchProgress, console: Console) -> None:
     while True:
         await asyncio.sleep(_LINE_INTERVAL_S)
-        rates = _format_rates(progress)
-        console.print(f"{progress.done:,} of {progress.total:,} lines, {rates}")
+        console.print(format_progress_line(progress))
+
+
+def format_progress_line(progress: BatchProgress) -> str:
+    """Return the line for a log: lines so far, rates, failures and the time left."""
+    return f"{progress.done:,} of {progress.total:,} lines, {_format_rates(progress)}"
 
 
 def _format_rates(progress: BatchProgress) -> str:
