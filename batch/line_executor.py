@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import orjson
 
 from batch.input.line import BadLine, Line
+from batch.output.token_totals import find_usage
 from common.json_object import JsonObject
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineCrashed, EngineError, EngineReplaced, EngineRestarting
@@ -153,7 +154,9 @@ class LineExecutor:
             )
         output = orjson.Fragment(result.output)
         success = {"id": line.custom_id, "status": _COMPLETED, "output": output}
-        return LineOutcome(orjson.dumps(success | _warnings(line)), ok=True)
+        usage = find_usage(orjson.loads(result.output))
+        tokens = 0 if usage is None else usage.completion_tokens
+        return LineOutcome(orjson.dumps(success | _warnings(line)), ok=True, tokens=tokens)
 
     async def _call(self, line: Line, route: str, slot: Slot | None) -> LineOutcome:
         retryable, is_deferred, crashed, tokens = False, False, False, 0

@@ -80,6 +80,7 @@ class MergeCommand:
         self._output.answers.write(merged.answers(ok=True))
         answered = merged.lines - merged.failed
         self._print(f"{answered:,} of {merged.lines:,} lines answered, in {len(shards):,} shards")
+        self._print(merged.tokens.format())
         if merged.failed:
             self._print(f"failed lines are in {self._output.errors}")
         return SOME_FAILED if merged.failed else DONE

@@ -22,6 +22,7 @@ from batch.line_executor import ExecutorLost
 from batch.output.files import OutputError, OutputFiles
 from batch.output.finished import FinishedRun
 from batch.output.journal import BatchJournal, JournalError, JournalHeader
+from batch.output.token_totals import TokenTotals
 from batch.progress import BatchProgress
 from batch.runner import BatchRunner
 from batch.settings import BatchSettings
@@ -92,9 +93,11 @@ class RunCommand:
             try:
                 uvloop.run(self._answer(source, journal))
                 output.write(journal, ordered=self._args.ordered)
+                # The journal has the answers of earlier runs too.
+                tokens = TokenTotals.from_answers(journal.answers(ok=True, ordered=False))
                 if journal.header is not None:
                     digest = journal.header.digest
-                    FinishedRun.write(output.answers, digest, journal.lines, journal.failed)
+                    FinishedRun.write(output.answers, digest, journal.lines, journal.failed, tokens)
                 journal.remove()
             except Interrupted as error:
                 done, total = journal.done, journal.lines
@@ -110,7 +113,7 @@ class RunCommand:
                 where = error.filename or output.journal
                 self._print(f"{where}: {error.strerror}; run the same command again to resume")
                 return INTERRUPTED
-            self._print_summary(output, journal)
+            self._print_summary(output, journal, tokens)
             return SOME_FAILED if journal.failed else DONE
 
     def _find_finished_run(self, output: OutputFiles, folder: Path) -> FinishedRun | None:
@@ -125,6 +128,7 @@ class RunCommand:
     def _report_finished_run(self, finished: FinishedRun, output: OutputFiles) -> int:
         """Print that all lines have answers, and return the exit code of the earlier run."""
         self._print(f"{finished.lines:,} of {finished.lines:,} lines answered already")
+        self._print(finished.tokens.format())
         if finished.failed:
             self._print(f"{finished.failed:,} of them failed: {output.errors}")
         return SOME_FAILED if finished.failed else DONE
@@ -206,9 +210,12 @@ class RunCommand:
             "(REQUEST_TIMEOUT_S); Ctrl-C again ends at once"
         )
 
-    def _print_summary(self, output: OutputFiles, journal: BatchJournal) -> None:
+    def _print_summary(
+        self, output: OutputFiles, journal: BatchJournal, tokens: TokenTotals
+    ) -> None:
         answered, rates = journal.done - journal.failed, self._progress.format_rates()
         self._print(f"{answered:,} of {journal.lines:,} lines answered, {rates}")
+        self._print(tokens.format())
         if self._lost_lines:
             lost = _format_line_count(self._lost_lines)
             self._print(f"{lost} answered again: the records were damaged")

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import orjson
+
+from batch.output.token_totals import TokenTotals
 
 # More problems are only counted: a wrong file has one on each line.
 MAX_LISTED_PROBLEMS = 20
@@ -53,6 +55,7 @@ class MergedOutput:
                 )
         self.lines = len(self._index)
         self.failed = 0
+        self.tokens = TokenTotals()
         self.problems = MergeProblems()
         self._paths: list[Path] = []
         # For each line: the file of its answer, from 1, and 0 without one; its place there.
@@ -74,8 +77,9 @@ class MergedOutput:
 
     def _add_line(self, raw: bytes, offset: int, *, ok: bool) -> str | None:
         """Record the place of an answer; return what is wrong with it, if anything."""
-        custom_id = _read_id(raw)
-        if custom_id is None:
+        answer = _parse_answer(raw)
+        custom_id = answer.get("custom_id", answer.get("id"))
+        if not isinstance(custom_id, str):
             return "it is not an answer of a batch"
         line = self._index.get(_hash_id(custom_id))
         if line is None:
@@ -85,6 +89,8 @@ class MergedOutput:
         self._files[line], self._offsets[line] = len(self._paths), offset
         self._lengths[line], self._ok[line] = len(raw), ok
         self.failed += not ok
+        if ok:
+            self.tokens.add_answer(answer)
         return None
 
     def missing(self) -> Iterator[int]:
@@ -104,16 +110,13 @@ class MergedOutput:
                 yield files[number].read(self._lengths[line]).rstrip(b"\r\n") + b"\n"
 
 
-def _read_id(raw: bytes) -> str | None:
-    """Return the id of an answer: of an OpenAI request, or of a job."""
+def _parse_answer(raw: bytes) -> dict[str, Any]:
+    """Return the fields of an answer: of an OpenAI request, or of a job; none for other texts."""
     try:
         answer = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        return None
-    if not isinstance(answer, dict):
-        return None
-    custom_id = answer.get("custom_id", answer.get("id"))
-    return custom_id if isinstance(custom_id, str) else None
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _hash_id(custom_id: str) -> int:

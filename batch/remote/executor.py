@@ -12,11 +12,11 @@ import orjson
 
 from batch.input.line import Line
 from batch.line_executor import ExecutorLost, LineOutcome, encode_call_answer
+from batch.output.token_totals import find_usage
 from batch.remote.concurrency_limit import ConcurrencyLimit
 from batch.remote.line_check import check_remote_line
-from common.json_object import JsonObject
 from engine.backends.openai.server_pool import RemoteServer, ServerPool
-from handler.apis.calls import find_format, read_usage
+from handler.apis.calls import find_format
 from handler.errors import ErrorInfo, ErrorMapping
 
 # Statuses of a server that is there and takes no more at the moment.
@@ -139,7 +139,9 @@ def _read_outcome(line: Line, response: httpx2.Response) -> LineOutcome:
     is_retryable = status in _RETRYABLE
     request_id = response.headers.get("x-request-id")
     encoded = encode_call_answer(line, body, status, request_id)
-    return LineOutcome(encoded, status == 200, _count_tokens(body), is_retryable)
+    usage = find_usage(body)
+    tokens = 0 if usage is None else usage.completion_tokens
+    return LineOutcome(encoded, status == 200, tokens, is_retryable)
 
 
 def _fail(line: Line, message: str, status: int) -> LineOutcome:
@@ -147,14 +149,6 @@ def _fail(line: Line, message: str, status: int) -> LineOutcome:
     error = ErrorInfo(message, ErrorMapping(status, "server_error", retryable=True))
     body = find_format(line.route or "").encode_error(error)
     return LineOutcome(encode_call_answer(line, body, status), ok=False, retryable=True)
-
-
-def _count_tokens(body: JsonObject) -> int:
-    """Return the length of an answer in tokens; 0 if the server does not tell it."""
-    try:
-        return int(read_usage(body).completion_tokens)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return 0
 
 
 def _read_retry_after(headers: Mapping[str, str]) -> float | None:

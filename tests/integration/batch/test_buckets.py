@@ -61,9 +61,11 @@ def test_run_from_bucket_to_bucket(model: Path, server: Seaweed) -> None:
     repeated = run(model, "-i", input_url, "-o", output, variables=environment_of(server))
     assert repeated.returncode == 1
     errors = "s3://lines/whole/out.errors.jsonl"
-    assert repeated.stderr.decode() == (
-        f"2 of 2 lines answered already\n1 of them failed: {errors}\n"
-    )
+    assert repeated.stderr.decode().splitlines() == [
+        "2 of 2 lines answered already",
+        "tokens: 1 prompt, 1 completion",
+        f"1 of them failed: {errors}",
+    ]
 
     put(client, "whole/in.jsonl", [call("c", "two")])
     other = run(model, "-i", input_url, "-o", output, variables=environment_of(server))

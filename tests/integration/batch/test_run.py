@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from batch.input.scan import compute_digest
+from batch.input.source import LineSource
+from batch.output.journal import BatchJournal, JournalHeader
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import (
     ROOT,
@@ -44,6 +47,11 @@ def model(script: ScriptFactory) -> Path:
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     return tmp_path / "out.jsonl"
+
+
+def count_tokens(output: Path, kind: str) -> int:
+    """Return the sum of the prompt or completion tokens in an output."""
+    return sum(line["response"]["body"]["usage"][f"{kind}_tokens"] for line in read(output))
 
 
 def test_run_writes_completions_in_input_order(model: Path, tmp_path: Path, out: Path) -> None:
@@ -141,6 +149,11 @@ def test_run_answers_job_inputs(model: Path, tmp_path: Path, out: Path) -> None:
     assert (first["id"], first["status"]) == ("line-1", "COMPLETED")
     assert first["output"]["choices"][0]["text"] == "first"
     assert third["output"]["object"] == "list"
+    usage = first["output"]["usage"]
+    assert (
+        f"tokens: {usage['input']} prompt, {usage['output']} completion, without 1 of 2 answers"
+        in completed.stderr.decode()
+    )
     [failed] = read(tmp_path / "out.errors.jsonl")
     assert (failed["id"], failed["status"]) == ("mine", "FAILED")
     assert "it was asked to fail" in failed["error"]
@@ -160,6 +173,32 @@ def test_failed_lines_are_in_the_error_file(model: Path, tmp_path: Path, out: Pa
     assert failed[0]["error"] is None
     assert b"2 of 4 lines answered" in completed.stderr
     assert str(errors).encode() in completed.stderr
+
+
+def test_summary_has_the_tokens_of_resumed_lines_once(
+    model: Path, tmp_path: Path, out: Path
+) -> None:
+    lines = [call(f"n{n}", "it fails" if n == 3 else f"word {n}") for n in range(20)]
+    input_path = write(tmp_path / "in.jsonl", lines)
+    whole = tmp_path / "whole.jsonl"
+    assert run(model, "-i", input_path, "-o", whole).returncode == 1
+    journal = BatchJournal(out.with_name("out.jsonl.partial"))
+    journal.begin(JournalHeader(compute_digest(LineSource(input_path, 1_000)), 20))
+    for number, line in enumerate(read(whole)[:3], 1):
+        journal.add(number, json.dumps(line).encode(), ok=True)
+    journal.close()
+    completed = run(model, "-i", input_path, "-o", out)
+    assert b"resuming: 3 of 20 lines are answered" in completed.stderr
+    prompt, completion = count_tokens(whole, "prompt"), count_tokens(whole, "completion")
+    assert min(prompt, completion) >= 19
+    assert f"\ntokens: {prompt} prompt, {completion} completion\n" in completed.stderr.decode()
+    note = json.loads(out.with_name(".out.jsonl.finished").read_bytes())
+    assert note["tokens"] == {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "answers": 19,
+        "answers_without_counts": 0,
+    }
 
 
 @pytest.mark.long
@@ -309,7 +348,10 @@ def test_repeated_command_reports_that_all_lines_are_answered(
     model.write_text(json.dumps({"load_error": "the model was loaded"}))
     completed = run(model, "-i", input_path, "-o", out)
     assert (completed.returncode, completed.stdout) == (0, b"")
-    assert completed.stderr == b"3 of 3 lines answered already\n"
+    prompt, completion = count_tokens(out, "prompt"), count_tokens(out, "completion")
+    assert completed.stderr.decode() == (
+        f"3 of 3 lines answered already\ntokens: {prompt} prompt, {completion} completion\n"
+    )
     assert (out.read_bytes(), out.stat().st_mtime_ns) == previous
 
 
@@ -320,9 +362,9 @@ def test_repeated_command_reports_the_failed_lines(model: Path, tmp_path: Path, 
     completed = run(model, "-i", input_path, "-o", out)
     assert completed.returncode == 1
     errors = out.with_name("out.errors.jsonl")
-    assert (
-        completed.stderr.decode() == f"2 of 2 lines answered already\n1 of them failed: {errors}\n"
-    )
+    lines = completed.stderr.decode().splitlines()
+    assert lines[0] == "2 of 2 lines answered already"
+    assert lines[2:] == [f"1 of them failed: {errors}"]
 
 
 @pytest.mark.long

@@ -6,7 +6,10 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -56,8 +59,46 @@ async def test_lines_are_answered_by_a_server_despite_its_faults(
     assert done.returncode == 0, done.stderr
     assert "40 of 40 lines answered" in done.stderr
     answers = read(out)
+    usages = [line["response"]["body"]["usage"] for line in answers]
+    prompt, completion = (
+        sum(usage[f"{kind}_tokens"] for usage in usages) for kind in ("prompt", "completion")
+    )
+    assert f"tokens: {prompt:,} prompt, {completion:,} completion\n" in done.stderr
     assert [line["custom_id"] for line in answers] == [f"n{number}" for number in range(40)]
     assert {text(line) for line in answers} == {"one two"}
+
+
+class ServerWithoutUsage(BaseHTTPRequestHandler):
+    """Answers each line, and counts no tokens."""
+
+    def do_GET(self) -> None:
+        self._reply({"data": [{"id": "tiny"}]})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self._reply({"choices": [{"index": 0, "text": "word"}]})
+
+    def _reply(self, body: dict[str, Any]) -> None:
+        encoded = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(encoded)))
+        self.end_headers()
+        self.wfile.write(encoded)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+async def test_summary_names_a_server_that_sends_no_token_counts(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", [call(f"n{number}") for number in range(3)])
+    with ThreadingHTTPServer(("127.0.0.1", 0), ServerWithoutUsage) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = await run_batch("-i", source, "-o", tmp_path / "out.jsonl", "--server", url)
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert "tokens/s" not in done.stderr
+    assert "tokens: unknown, the answers have no token counts\n" in done.stderr
 
 
 @pytest.mark.long

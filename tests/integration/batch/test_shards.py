@@ -51,8 +51,17 @@ def test_shards_are_merged_in_the_order_of_the_input(model: Path, tmp_path: Path
     assert second.returncode == 1, second.stderr
     done = merge(*merged)
     assert done.returncode == 1, done.stderr
+    notes = [
+        json.loads((tmp_path / f".answers-0000{index}.jsonl.finished").read_bytes())["tokens"]
+        for index in range(2)
+    ]
+    prompt = sum(note["prompt_tokens"] for note in notes)
+    completion = sum(note["completion_tokens"] for note in notes)
+    assert min(prompt, completion) >= 6
     assert done.stderr.decode() == (
-        f"6 of 7 lines answered, in 2 shards\nfailed lines are in {tmp_path}/answers.errors.jsonl\n"
+        "6 of 7 lines answered, in 2 shards\n"
+        f"tokens: {prompt} prompt, {completion} completion\n"
+        f"failed lines are in {tmp_path}/answers.errors.jsonl\n"
     )
     assert [line["custom_id"] for line in read(out)] == ["n0", "n1", "n2", "n4", "n5", "n6"]
     assert [line["custom_id"] for line in read(tmp_path / "answers.errors.jsonl")] == ["n3"]
