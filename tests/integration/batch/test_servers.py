@@ -19,6 +19,7 @@ from tests.integration.batch.runs import ROOT, TIMEOUT_S, call, chat, environmen
 from tests.integration.emulator.processes import run_emulator
 from tests.integration.emulator.serving import run_server
 from tests.integration.emulator.test_client_faults import settings
+from tests.waiting import wait_until
 
 
 async def run_batch(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -89,16 +90,49 @@ class ServerWithoutUsage(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-async def test_summary_names_a_server_that_sends_no_token_counts(tmp_path: Path) -> None:
-    source = write(tmp_path / "in.jsonl", [call(f"n{number}") for number in range(3)])
+async def test_summary_of_a_shard_names_a_server_that_sends_no_token_counts(
+    tmp_path: Path,
+) -> None:
+    source = write(tmp_path / "in.jsonl", [call(f"n{number}") for number in range(5)])
+    options = ("-i", source, "-o", tmp_path / "out.jsonl", "--shard", "1/2")
     with ThreadingHTTPServer(("127.0.0.1", 0), ServerWithoutUsage) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        done = await run_batch("-i", source, "-o", tmp_path / "out.jsonl", "--server", url)
+        done = await run_batch(*options, "--server", url)
         server.shutdown()
     assert done.returncode == 0, done.stderr
+    ids = [line["custom_id"] for line in read(tmp_path / "out-00001.jsonl")]
+    assert ids == ["n2", "n3", "n4"]
     assert "tokens/s" not in done.stderr
     assert "tokens: unknown, the answers have no token counts\n" in done.stderr
+
+
+@pytest.mark.long
+async def test_run_continues_when_the_server_is_killed_and_started_again(
+    script: ScriptFactory, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "in.jsonl", [call(f"n{number}") for number in range(200)])
+    out, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial"
+    path = script({"pieces": [{"text": "word", "delay_ms": 20}]}, slots=4)
+    variables = {"ENGINE": "scripted", "MODEL_PATH": str(path), "MODEL_NAME": "tiny"}
+
+    def has_answers(count: int) -> bool:
+        return journal.exists() and journal.read_bytes().count(b"\n") > count
+
+    async with run_emulator(variables, "--port", "0") as server:
+        await server.wait_until_listening()
+        url = f"http://127.0.0.1:{server.port}"
+        running = asyncio.create_task(
+            run_batch("-i", source, "-o", out, "--server", url, "--concurrency", "4")
+        )
+        await wait_until(lambda: has_answers(40))
+        server.process.kill()
+    assert not running.done()
+    async with run_emulator(variables, "--port", str(server.port)):
+        done = await running
+    assert done.returncode == 0, done.stderr
+    assert "200 of 200 lines answered" in done.stderr
+    assert [line["custom_id"] for line in read(out)] == [f"n{number}" for number in range(200)]
 
 
 @pytest.mark.long
