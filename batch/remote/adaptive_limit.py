@@ -130,7 +130,7 @@ class AdaptiveLimit:
         if self._is_slow(finished):
             self._before, self._limit_before = finished, self.value
             self.value = max(self.value * _DECREASE, 1.0)
-            self._ignored_answers = in_progress
+            self._ignored_answers = in_progress - 1
 
     def _end_trial(self, finished: _Round, before: _Round, in_progress: int) -> None:
         """Keep the lower limit if it has not cost throughput, and restore the limit otherwise."""
