@@ -64,19 +64,22 @@ class OpenAIBackend:
         Servers need minutes to load a model, so they may start after this one.
         """
         self._portal = self._resources.enter_context(start_blocking_portal(name="openai"))
+        self._portal.call(self._open)
         try:
-            models = self._portal.call(self._connect)
+            models = self._portal.call(self._find_models)
         except BaseException:
-            self._resources.close()
+            self.close()
             raise
         return self._build_capabilities(self._choose(models))
 
-    async def _connect(self) -> Sequence[ServerModel]:
-        """Open the client, and return the models of the first server that answers."""
-        options = self._options
-        self._http = open_client(options.key, options.slots)
-        self._servers = ServerPool(options.urls, _MAX_PAUSE_S)
+    async def _open(self) -> None:
+        self._http = open_client(self._options.key, self._options.slots)
+        self._servers = ServerPool(self._options.urls, _MAX_PAUSE_S)
         self._calls = ServerCalls(self._http, self._servers)
+
+    async def _find_models(self) -> Sequence[ServerModel]:
+        """Return the models of the first server that answers."""
+        options = self._options
         started_at = reported_at = time.monotonic()
         while True:
             reasons = []

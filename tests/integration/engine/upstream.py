@@ -61,7 +61,7 @@ class Exchange:
 
 async def answer_hello(exchange: Exchange) -> None:
     await exchange.open_stream()
-    for text in ("Hel", "lo"):
+    for text in ("He", "llo"):
         await exchange.send_text(text)
     await exchange.send_text("", "stop")
     await exchange.send_event(
