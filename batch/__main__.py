@@ -184,6 +184,11 @@ def _create_parser(prog: str) -> argparse.ArgumentParser:
     remote.add_argument(
         "--concurrency", type=int, metavar="N", help="lines at a time, at most (default: 32)"
     )
+    remote.add_argument(
+        "--validate",
+        action="store_true",
+        help="check, redact and regenerate the answers as for an engine, also those to jobs",
+    )
     run.set_defaults(run=_run, prints_messages=True)
     for name, subcommand in _SUBCOMMANDS.items():
         command = commands.add_parser(
@@ -235,8 +240,8 @@ def _build_answerer(args: argparse.Namespace, settings: BatchSettings) -> Answer
     from common.setting_error import SettingError
 
     if not args.servers:
-        for name in ("key_env", "concurrency"):
-            if getattr(args, name) is not None:
+        for name in ("key_env", "concurrency", "validate"):
+            if getattr(args, name):
                 raise SettingError(f"--{name.replace('_', '-')} needs --server")
         return EngineAnswerer(settings)
     for url in args.servers:
@@ -245,12 +250,26 @@ def _build_answerer(args: argparse.Namespace, settings: BatchSettings) -> Answer
     concurrency = args.concurrency or settings.batch_at_once or DEFAULT_CONCURRENCY
     if not 1 <= concurrency <= _MAX_CONCURRENCY:
         raise SettingError(f"--concurrency must be from 1 to {_MAX_CONCURRENCY:,}")
-    key = None
-    if args.key_env is not None:
-        key = os.environ.get(args.key_env)
-        if not key:
-            raise SettingError(f"--key-env: there is no variable {args.key_env}")
+    key = _read_key(args.key_env)
+    if args.validate:
+        return EngineAnswerer(settings.for_servers(args.servers, key, concurrency))
+    if unused := settings.find_set_checks():
+        raise SettingError(
+            f"{unused[0].upper()} needs --validate with --server, which keeps answers as they are"
+        )
     return ServerAnswerer(settings, args.servers, key, concurrency)
+
+
+def _read_key(variable: str | None) -> str | None:
+    """Return the servers' key from a variable; None for none. Raises SettingError."""
+    from common.setting_error import SettingError
+
+    if variable is None:
+        return None
+    key = os.environ.get(variable)
+    if not key:
+        raise SettingError(f"--key-env: there is no variable {variable}")
+    return key
 
 
 def _find_shard(args: argparse.Namespace) -> Shard | None:

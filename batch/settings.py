@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Sequence
+from typing import Self
+
+from pydantic import Field, SecretStr
 
 from handler.settings.shared_settings import Settings
 
@@ -59,3 +62,32 @@ class BatchSettings(Settings):
         description="For queues without a redrive policy: number of receives of a message after "
         "which it is given up. The last receive only writes its error.",
     )
+
+    def for_servers(self, urls: Sequence[str], key: str | None, concurrency: int) -> Self:
+        """Return the settings of an engine whose models are on these servers.
+
+        Settings that name a model are for one that is loaded here, unless ENGINE is openai.
+        """
+        changes: dict[str, object] = {
+            "engine": "openai",
+            "upstream_url": ",".join(urls),
+            "upstream_key": None if key is None else SecretStr(key),
+            "max_concurrency": concurrency,
+        }
+        if self.engine != "openai":
+            changes |= {"model_path": None, "model_name": None, "models": ()}
+        return self.model_copy(update=changes)
+
+    def find_set_checks(self) -> Sequence[str]:
+        """Return the settings of validation that are set."""
+        return [name for name in _CHECKS if getattr(self, name) != _default(name)]
+
+
+_CHECKS = (
+    *("validation_schema", "validation_language", "redact_pii"),
+    *("blocked_intents", "blocked_terms", "regenerate"),
+)
+
+
+def _default(name: str) -> object:
+    return BatchSettings.model_fields[name].default

@@ -107,6 +107,42 @@ async def test_summary_of_a_shard_names_a_server_that_sends_no_token_counts(
     assert "tokens: unknown, the answers have no token counts\n" in done.stderr
 
 
+async def test_answers_of_a_server_are_validated_and_redacted(
+    script: ScriptFactory, tmp_path: Path
+) -> None:
+    jobs = [
+        {"custom_id": stop, "input": {"prompt": "hi", "sampling_params": {"stop": [stop]}}}
+        for stop in ("END", "none")
+    ]
+    source = write(tmp_path / "in.jsonl", jobs)
+    options = ("-i", source, "-o", tmp_path / "out.jsonl")
+    path = script({"pieces": ["Write to ", "anna@example.com ", "END ", "more"]})
+    async with run_server(settings(path)) as server:
+        url = ("--server", server.url)
+        refused = await run_batch(*options, *url, REDACT_PII="email")
+        assert (refused.returncode, refused.stderr.splitlines()[-1]) == (
+            2,
+            "REDACT_PII needs --validate with --server, which keeps answers as they are",
+        )
+        done = await run_batch(*options, *url, "--validate", REDACT_PII="email")
+    assert done.returncode == 0, done.stderr
+    outputs = [line["output"] for line in read(tmp_path / "out.jsonl")]
+    assert [each["choices"][0]["text"] for each in outputs] == [
+        "Write to [email] ",
+        "Write to [email] END more",
+    ]
+    assert all(each["validation"]["valid"] for each in outputs)
+
+
+async def test_validation_without_servers_is_refused(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", [chat("a")])
+    refused = await run_batch("-i", source, "-o", tmp_path / "out.jsonl", "--validate")
+    assert (refused.returncode, refused.stderr.splitlines()[-1]) == (
+        2,
+        "--validate needs --server",
+    )
+
+
 @pytest.mark.long
 async def test_run_continues_when_the_server_is_killed_and_started_again(
     script: ScriptFactory, tmp_path: Path
