@@ -46,6 +46,8 @@ class AnswerReader:
         self._prompt_tokens: int | None = None
         self._completion_tokens: int | None = None
         self._cached_tokens = 0
+        # A dict, because a warning may be in several events.
+        self._warnings: dict[str, None] = {}
         self.is_done = False
 
     @property
@@ -65,6 +67,7 @@ class AnswerReader:
             message, _ = read_error(event.data.encode("utf-8", "replace"))
             raise EngineCrashed(f"the server failed in the middle of its answer: {message}")
         self._read_usage(chunk)
+        self._read_warnings(chunk)
         for choice in _list(chunk, "choices"):
             if not choice.get("index"):
                 self._read_choice(choice)
@@ -76,7 +79,7 @@ class AnswerReader:
 
     def result(self) -> RunResult:
         """Return the result of the answer so far."""
-        warnings = []
+        warnings = [*self._warnings]
         if self._prompt_tokens is None:
             warnings.append(_UNKNOWN_USAGE)
         if self._writer.lost_logprobs:
@@ -129,6 +132,12 @@ class AnswerReader:
         if known is None:
             raise EngineCrashed(f"the server ended its answer with the reason {_excerpt(reason)}")
         self._reason = known
+
+    def _read_warnings(self, chunk: Mapping[str, Any]) -> None:
+        """Read the warnings of a worker-rkllm, such as of parameters that its model ignores."""
+        warnings = chunk.get("warnings")
+        if isinstance(warnings, list):
+            self._warnings |= {each: None for each in warnings if isinstance(each, str)}
 
     def _read_usage(self, chunk: Mapping[str, Any]) -> None:
         """Read token counts: of the whole answer, or in each chunk those so far."""

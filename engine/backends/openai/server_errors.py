@@ -29,6 +29,12 @@ _TOO_LONG = re.compile(
     r"context[ _](?:length|size|window)|maximum context|longer than the model|too many tokens",
     re.IGNORECASE,
 )
+# The numbers in OpenAI's words, and in those of vLLM, which begin in the same way.
+_LIMIT = re.compile(r"maximum context length is (\d+) tokens")
+_TOKENS = re.compile(
+    r"resulted in (?:at least )?(\d+) tokens|(\d+) in the (?:messages|prompt)"
+    r"|has (\d+) input tokens"
+)
 _TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 
 
@@ -59,12 +65,45 @@ def build_error(url: str, status: int, content: bytes) -> EngineError:
 
 
 def _build_refusal(message: str, error: Mapping[str, Any], status: int) -> RequestRejected:
-    sentence = f"the server refused the request with status {status}: {message}"
+    param = error.get("param")
+    details = {"param": param} if isinstance(param, str) else {}
     is_too_long = {error.get("code"), error.get("type")} & _TOO_LONG_CODES
     if is_too_long or _TOO_LONG.search(message):
-        return PromptTooLong(sentence)
-    param = error.get("param")
-    return RequestRejected(sentence, param=param if isinstance(param, str) else None)
+        return _build_too_long(message, error, status)
+    return RequestRejected(_begin_with(details.get("param"), message, status), **details)
+
+
+def _build_too_long(message: str, error: Mapping[str, Any], status: int) -> PromptTooLong:
+    """Return the error in the engine's own words if both numbers of tokens are known.
+
+    A prompt of a chat and one of text have the same name, which is that without `param`.
+    """
+    is_input = error.get("param") == "input"
+    param, details = ("input", {"param": "input"}) if is_input else ("prompt", {})
+    tokens, limit = _read_number(_TOKENS, message), _read_number(_LIMIT, message)
+    if tokens is None or limit is None:
+        return PromptTooLong(_begin_with(param, message, status), **details)
+    at_least = "at least " if f"at least {tokens} tokens" in message else ""
+    return PromptTooLong(
+        f"{param}: {at_least}{tokens} tokens do not fit the context of {limit} tokens",
+        prompt_tokens=tokens,
+        context_length=limit,
+        **details,
+    )
+
+
+def _begin_with(param: str | None, message: str, status: int) -> str:
+    """Return a refusal that begins with the name of the parameter, which may be renamed later."""
+    if param is None:
+        return f"the server refused the request with status {status}: {message}"
+    if re.match(rf"{re.escape(param)}\b", message):
+        return message
+    return f"{param}: the server refused the request with status {status}: {message}"
+
+
+def _read_number(pattern: re.Pattern[str], message: str) -> int | None:
+    match = pattern.search(message)
+    return None if match is None else int(next(filter(None, match.groups())))
 
 
 def read_error(content: bytes) -> tuple[str, Mapping[str, Any]]:

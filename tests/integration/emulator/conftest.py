@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol
 from unittest.mock import patch
@@ -16,7 +16,24 @@ import pytest
 import emulator.middleware.auth
 import emulator.middleware.origin_check
 from emulator.settings.emulator_settings import EmulatorSettings
+from tests.integration.emulator import upstream
 from tests.integration.emulator.serving import Server, run_server
+
+_UPSTREAM_TESTS = upstream.read_table()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of the APIs in front of another server too."""
+    path = Path(metafunc.module.__file__)
+    if "serve" in metafunc.fixturenames and _UPSTREAM_TESTS.has_file(path):
+        forms = [pytest.param(None, id=pytest.HIDDEN_PARAM), upstream.UPSTREAM]
+        metafunc.parametrize("serve", forms, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out the tests that cannot hold there."""
+    items[:] = upstream.choose_tests(items, _UPSTREAM_TESTS)
 
 
 class Serve(Protocol):
@@ -40,26 +57,35 @@ def build_settings(values: Mapping[str, Any]) -> EmulatorSettings:
 
 
 @pytest.fixture
-async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serve]:
+async def serve(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Serve]:
     """Return a function that starts servers; keywords are settings.
 
-    By default, a server has the scripted engine on a thread. A refused call of a worker is delayed
-    by a hundredth of the usual second.
+    By default, a server has the scripted engine on a thread. With an upstream, the script is that
+    of another server, and this one has the openai engine. A refused call of a worker is delayed by
+    a hundredth of the usual second.
     """
     monkeypatch.setattr(emulator.middleware.auth, "_WORKER_DELAY_S", WORKER_DELAY_S)
     monkeypatch.setattr(emulator.middleware.origin_check, "_WORKER_DELAY_S", WORKER_DELAY_S)
     async with AsyncExitStack() as servers:
 
+        async def run(values: Mapping[str, Any]) -> Server:
+            return await servers.enter_async_context(run_server(build_settings(values)))
+
         async def start(script: Path | None = None, **settings: Any) -> Server:
-            values = {
-                "engine": "scripted",
+            common = {
                 "engine_isolation": "thread",
-                "model_path": script,
                 "job_db": ":memory:",
                 # Do not wait for generations that a test leaves running.
                 "drain_s": 0,
             }
-            return await servers.enter_async_context(run_server(build_settings(values | settings)))
+            if getattr(request, "param", None) != upstream.UPSTREAM:
+                scripted = {"engine": "scripted", "model_path": script}
+                return await run(common | scripted | settings)
+            assert settings.get("engine", "scripted") == "scripted", "the table lists other engines"
+            behind = await run(common | upstream.upstream_values(script, settings))
+            return await run(common | upstream.front_values(script, behind.url, settings))
 
         yield start
 
@@ -76,5 +102,9 @@ class Gate:
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    return Gate(tmp_path / "gate.json")
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    made = Gate(tmp_path / "gate.json")
+    yield made
+    # A test that failed before it opened its gate would wait without end for the load.
+    with suppress(OSError):
+        os.close(os.open(made.path, os.O_WRONLY | os.O_NONBLOCK))

@@ -260,6 +260,13 @@ def test_timings_of_llama_server_are_the_usage() -> None:
     assert (result.prompt_tokens, result.cached_tokens, result.completion_tokens) == (9, 5, 2)
 
 
+def test_warnings_of_a_worker_rkllm_are_passed_on_once() -> None:
+    warned = chunk({"content": "a"}, warnings=["min_p was ignored", 7])
+    last = chunk(reason="stop", warnings=["min_p was ignored"], usage={"prompt_tokens": 1})
+    reader, _ = read(warned, last)
+    assert reader.result().warnings == ("min_p was ignored",)
+
+
 def test_unknown_usage_is_a_warning() -> None:
     reader, _ = read(text_chunk("a"), STOP, DONE)
     assert any("prompt_tokens is 0" in each for each in reader.result().warnings)

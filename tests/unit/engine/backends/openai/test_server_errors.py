@@ -60,6 +60,47 @@ def test_parameter_of_a_refusal_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("wrong", "top_p: the server refused the request with status 400: wrong"),
+        ("top_p: wrong", "top_p: wrong"),
+        ("top_please", "top_p: the server refused the request with status 400: top_please"),
+    ],
+)
+def test_refusal_begins_with_the_parameter_so_that_it_can_be_renamed(
+    message: str, expected: str
+) -> None:
+    content = f'{{"error": {{"message": "{message}", "param": "top_p"}}}}'.encode()
+    error = build_error(URL, 400, content)
+    assert isinstance(error, RequestRejected)
+    assert error.message == expected
+    assert error.rename_param("top_p", "topP").message == f"topP{expected.removeprefix('top_p')}"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "However, your messages resulted in 90 tokens.",
+        "However, you requested 99 tokens (90 in the messages, 9 in the completion).",
+        "However, your request has 90 input tokens.",
+    ],
+)
+def test_lengths_of_a_prompt_that_is_too_long_are_read(message: str) -> None:
+    sentence = f"This model's maximum context length is 50 tokens. {message}"
+    error = build_error(URL, 400, f'{{"message": "{sentence}"}}'.encode())
+    assert error.details == {"prompt_tokens": 90, "context_length": 50}
+    assert error.message == "prompt: 90 tokens do not fit the context of 50 tokens"
+
+
+def test_number_of_tokens_that_is_a_lower_bound_stays_one() -> None:
+    sentence = "maximum context length is 5 tokens. Your input resulted in at least 9 tokens."
+    content = f'{{"error": {{"message": "{sentence}", "param": "input"}}}}'.encode()
+    error = build_error(URL, 400, content)
+    assert error.details == {"param": "input", "prompt_tokens": 9, "context_length": 5}
+    assert error.message == "input: at least 9 tokens do not fit the context of 5 tokens"
+
+
+@pytest.mark.parametrize(
     "content",
     [
         b'{"error": {"message": "This model\'s maximum context length is 4096 tokens."}}',
