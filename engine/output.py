@@ -85,11 +85,16 @@ class Relevance:
 
 
 class Usage(NamedTuple):
-    """Token counts of the engine; `cached_tokens` of the prompt were not prefilled."""
+    """Token counts of the engine; `cached_tokens` of the prompt were not prefilled.
+
+    `reasoning_tokens` of the completion are reasoning; None if the engine's pieces are to be
+    counted.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    reasoning_tokens: int | None = None
 
     @property
     def total_tokens(self) -> int:
@@ -143,7 +148,7 @@ class Finish(NamedTuple):
         return [
             self.reason.value,
             self.stop_reason,
-            [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
+            [*usage],
             self.timings.prefill_ms,
             self.timings.reload_ms,
             self.timings.first_token_ms,

@@ -98,7 +98,8 @@ class RunResult:
     calls after an abort deliver no piece, so there may be more of them than pieces.
     `reload_ms` is the time spent reloading the model for this run. `grammar_break` is after how
     many characters the answer left its grammar, because the library could not follow it any
-    further; None if it did not. `warnings` are about the finished answer.
+    further; None if it did not. `reasoning_tokens` are those of the completion that are reasoning,
+    None if the backend does not count them. `warnings` are about the finished answer.
     """
 
     reason: FinishReason = FinishReason.STOP
@@ -107,6 +108,7 @@ class RunResult:
     reported_tokens: int | None = None
     callbacks: int | None = None
     cached_tokens: int = 0
+    reasoning_tokens: int | None = None
     prefill_ms: float = 0.0
     reload_ms: float = 0.0
     grammar_break: int | None = None

@@ -118,7 +118,7 @@ class Generation:
         return Finish(
             reason=self.reason or end.reason,
             stop_reason=self.stop_reason,
-            usage=Usage(end.prompt_tokens, completion, end.cached_tokens),
+            usage=Usage(end.prompt_tokens, completion, end.cached_tokens, end.reasoning_tokens),
             timings=Timings(
                 prefill_ms=end.prefill_ms,
                 reload_ms=end.reload_ms,

@@ -44,7 +44,12 @@ class CompletedAnswer:
 
     @property
     def reasoning_tokens(self) -> int:
-        """The number of tokens of the reasoning and its marks, of which each has text."""
+        """The number of tokens of the reasoning and its marks, of which each has text.
+
+        The engine's own count has precedence: the pieces of a server's answer are no tokens.
+        """
+        if (counted := self.finish.usage.reasoning_tokens) is not None:
+            return counted
         position = tokens = 0
         for delta in self.deltas:
             if position >= self.reply.reasoning_end:

@@ -46,6 +46,7 @@ class AnswerReader:
         self._prompt_tokens: int | None = None
         self._completion_tokens: int | None = None
         self._cached_tokens = 0
+        self._reasoning_tokens: int | None = None
         # A dict, because a warning may be in several events.
         self._warnings: dict[str, None] = {}
         self.is_done = False
@@ -92,6 +93,7 @@ class AnswerReader:
             prompt_tokens=self._prompt_tokens or 0,
             completion_tokens=self._completion_tokens,
             cached_tokens=self._cached_tokens,
+            reasoning_tokens=self._reasoning_tokens,
             warnings=tuple(warnings),
         )
 
@@ -147,6 +149,8 @@ class AnswerReader:
             self._completion_tokens = _count(usage, "completion_tokens")
             details = usage.get("prompt_tokens_details")
             self._cached_tokens = _count(details, "cached_tokens") or 0
+            details = usage.get("completion_tokens_details")
+            self._reasoning_tokens = _count(details, "reasoning_tokens")
         elif isinstance(timings, dict) and "prompt_n" in timings:
             # llama-server: `prompt_n` were computed, and `cache_n` were in its cache.
             self._cached_tokens = _count(timings, "cache_n") or 0

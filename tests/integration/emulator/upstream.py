@@ -116,7 +116,8 @@ def front_values(script: Path | None, url: str, settings: Mapping[str, Any]) -> 
     if "models" in settings:
         del values["model_name"]
         values["models"] = [
-            ModelEntry(path=Path(each.name), name=each.name) for each in settings["models"]
+            ModelEntry(path=Path(each.served_names[0]), name=each.name)
+            for each in settings["models"]
         ]
     return values
 

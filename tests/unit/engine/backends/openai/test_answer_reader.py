@@ -260,6 +260,12 @@ def test_timings_of_llama_server_are_the_usage() -> None:
     assert (result.prompt_tokens, result.cached_tokens, result.completion_tokens) == (9, 5, 2)
 
 
+def test_reasoning_tokens_of_the_usage_are_read() -> None:
+    usage = {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}}
+    reader, _ = read(chunk({"reasoning_content": "hm"}), chunk(reason="stop", usage=usage))
+    assert reader.result().reasoning_tokens == 4
+
+
 def test_warnings_of_a_worker_rkllm_are_passed_on_once() -> None:
     warned = chunk({"content": "a"}, warnings=["min_p was ignored", 7])
     last = chunk(reason="stop", warnings=["min_p was ignored"], usage={"prompt_tokens": 1})
