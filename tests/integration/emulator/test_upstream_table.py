@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from itertools import chain
 
 from tests.integration.emulator.upstream import FOLDER, UpstreamTests, read_table
@@ -10,6 +11,7 @@ from tests.integration.emulator.upstream import FOLDER, UpstreamTests, read_tabl
 TABLE = read_table()
 
 
+@functools.cache
 def functions_of(file: str) -> set[str]:
     tree = ast.parse((FOLDER / file).read_text())
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,11 @@ def names_of(item: pytest.Item) -> Set[str]:
 
 
 def choose_tests(items: list[pytest.Item], table: UpstreamTests) -> Iterator[pytest.Item]:
-    """Yield the tests without those that cannot hold with an upstream, and mark the long ones."""
+    """Yield the tests without those that cannot hold with an upstream, and mark the long ones.
+
+    Raises UsageError if the table names a case that a test does not have.
+    """
+    _check_cases(items, table)
     for item in items:
         if not has_upstream(item):
             yield item
@@ -81,6 +86,18 @@ def choose_tests(items: list[pytest.Item], table: UpstreamTests) -> Iterator[pyt
             if not table.is_short(names):
                 item.add_marker(pytest.mark.long)
             yield item
+
+
+def _check_cases(items: list[pytest.Item], table: UpstreamTests) -> None:
+    cases: dict[str, set[str]] = {}
+    for item in filter(has_upstream, items):
+        function, case = sorted(names_of(item))
+        cases.setdefault(function, set()).add(case)
+    for name in chain(table.short, *table.tests_left_out.values()):
+        known = cases.get(name.partition("[")[0], set())
+        # A session for one case does not have the others.
+        if "[" in name and len(known) > 1 and name not in known:
+            raise pytest.UsageError(f"{TABLE.name} names no case: {name}")
 
 
 def has_upstream(item: pytest.Item) -> bool:
