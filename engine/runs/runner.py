@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,6 +17,14 @@ from engine.request import Prompt, SamplingParams
 from engine.runs.generation import Generation
 
 logger = logging.getLogger(__name__)
+
+# Operations on the tokens of a model, and the parameter that each of them has.
+_TOKEN_OPERATIONS: Mapping[SideCall, str] = {
+    "tokenize": "prompt",
+    "tokenize_text": "prompt",
+    "detokenize": "tokens",
+    "pieces": "prompt",
+}
 
 
 class Sink(Protocol):
@@ -124,7 +132,7 @@ class Runner:
             try:
                 operation: Callable[[Any], Any] | None = self._backend.operations.get(op)
                 if operation is None:
-                    raise UnsupportedParameter(f"this engine has no operation {op}", param=op)
+                    raise _missing_operation(op)
                 result = operation(payload)
             except EngineError as error:
                 done(None, error)
@@ -151,3 +159,12 @@ class Runner:
         self._calls.close()
         self._prefill_calls.close()
         self._backend.close()
+
+
+def _missing_operation(op: SideCall) -> UnsupportedParameter:
+    """Return the error for an operation that the backend does not have."""
+    if (param := _TOKEN_OPERATIONS.get(op)) is not None:
+        return UnsupportedParameter(
+            f"{param}: this engine does not have the tokens of its model", param=param
+        )
+    return UnsupportedParameter(f"this engine has no operation {op}", param=op)

@@ -92,7 +92,8 @@ async def embed_texts(
     try:
         return await compute_embeddings(call, engine, priority, slot)
     except PromptTooLong as error:
-        if not truncates:
+        # A server that has the model has its tokens too, so that the text cannot be cut here.
+        if not truncates or not (await engine.ready()).tokenize:
             raise PromptTooLong(f"{_TOO_LONG} ({error.message})", **error.details) from error
         max_tokens = int(error.details.get("context_length") or 0)
     for spare in _SPARE_TOKENS:

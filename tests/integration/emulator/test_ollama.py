@@ -281,6 +281,16 @@ async def test_texts_that_are_too_long_to_embed_are_cut(
     assert wrong.status_code == 400
 
 
+async def test_text_that_is_too_long_to_embed_is_refused_without_tokens_to_cut(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(script(context_length=8, capabilities={"tokenize": False}))
+    async with server.client() as client:
+        refused = await client.post("/api/embed", json={"input": "word " * 9})
+    assert refused.status_code == 400
+    assert refused.json()["error"].startswith("input length exceeds maximum context length (")
+
+
 async def test_failure_in_a_stream_is_its_last_line(serve: Serve, script: ScriptFactory) -> None:
     answer = {"pieces": ["so", " far", {"signal": "SIGKILL", "delay_ms": 100}]}
     server = await serve(script(answer), engine_isolation="process")

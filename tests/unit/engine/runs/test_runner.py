@@ -285,6 +285,16 @@ def test_operation_that_the_backend_lacks_is_unsupported() -> None:
     assert str(error) == "this engine has no operation rerank"
 
 
+def test_operation_on_tokens_that_the_backend_lacks_names_its_parameter() -> None:
+    with running(echo) as (runner, results, _):
+        runner.call("detokenize", [1], results.answer)
+        results.wait()
+    ((_, error),) = results.answers
+    assert isinstance(error, UnsupportedParameter)
+    assert str(error) == "tokens: this engine does not have the tokens of its model"
+    assert error.details == {"param": "tokens"}
+
+
 def test_every_operation_has_a_name_and_a_type() -> None:
     assert set(get_args(SideCall)) == Operations.__annotations__.keys()
 
