@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -52,16 +53,22 @@ class AnswerReader:
         self.is_done = False
 
     @property
-    def needs_more(self) -> bool:
-        """Whether there may be more to read, and the engine has not stopped the answer."""
-        return not (self.is_done or self._writer.is_stopped)
+    def is_stopped(self) -> bool:
+        """Whether the engine has stopped the answer."""
+        return self._writer.is_stopped
 
     def read(self, event: Event) -> None:
-        """Read one event. Raises EngineCrashed for one that no whole answer has."""
-        if not self.needs_more:
-            return
+        """Read one event. Raises EngineCrashed for one that no whole answer has.
+
+        When the engine has stopped the answer, only the usage is read.
+        """
         if event.data == _DONE:
             self.is_done = True
+        if self.is_done:
+            return
+        if self.is_stopped:
+            with suppress(EngineCrashed):
+                self._read_usage(_parse(event.data))
             return
         chunk = _parse(event.data)
         if event.name == "error" or chunk.get("error"):
@@ -75,7 +82,7 @@ class AnswerReader:
 
     def close(self) -> None:
         """Check that the answer has ended. Raises EngineCrashed."""
-        if self._reason is None and not self._writer.is_stopped:
+        if self._reason is None and not self.is_stopped:
             raise EngineCrashed("the server ended its answer without a finish reason")
 
     def result(self) -> RunResult:

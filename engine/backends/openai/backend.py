@@ -37,6 +37,8 @@ _REPORT_S = 15.0
 _MAX_PAUSE_S = 2.0
 # How long the end of a response may take after its last event.
 _END_GRACE_S = 0.2
+# How long a server that ends at the same stop string may take to send its usage.
+_USAGE_GRACE_S = 2.0
 _NOT_ALLOWED = frozenset({401, 403})
 _EVENT_STREAM = "text/event-stream"
 
@@ -57,6 +59,7 @@ class OpenAIBackend:
         self._lock = threading.Lock()
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._aborted: set[int] = set()
+        self._has_warned = False
 
     def load(self) -> Capabilities:
         """Wait until a server answers, and read from its models what it is. Raises ModelLoadFailed.
@@ -85,9 +88,14 @@ class OpenAIBackend:
             reasons = []
             for server in self._servers.servers:
                 try:
-                    return await self._read_models(server.url)
+                    models = await self._read_models(server.url)
                 except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                     reasons.append(f"{server.url} does not answer: {describe_failure(error)}")
+                    continue
+                model = self._choose(models)
+                if not (model.is_loading or model.failure):
+                    return models
+                reasons.append(f"{server.url}: {model.failure or f'{model.id} is loading'}")
             now, reason = time.monotonic(), "; ".join(reasons)
             if now - started_at > options.load_timeout_s:
                 raise ModelLoadFailed(f"UPSTREAM_URL: {reason}")
@@ -110,7 +118,8 @@ class OpenAIBackend:
         for model in models:
             if model.id in (name, f"{name}:latest"):
                 return model
-        if models:
+        if models and not self._has_warned:
+            self._has_warned = True
             logger.warning(
                 "UPSTREAM_URL: the server does not list the model %s, it lists: %s",
                 name,
@@ -208,14 +217,15 @@ class OpenAIBackend:
             async for data in body:
                 for event in parser.feed(data):
                     reader.read(event)
-                if not reader.needs_more:
+                if reader.is_done or reader.is_stopped:
                     break
             reader.close()
-            if reader.is_done:
-                # With the rest of the response read, its connection can be used again.
-                with anyio.move_on_after(_END_GRACE_S):
-                    async for _ in body:
-                        pass
+            if reader.is_done or self._kind.ends_at_stops:
+                # The usage may follow, and a connection whose response was read can be used again.
+                with anyio.move_on_after(_END_GRACE_S if reader.is_done else _USAGE_GRACE_S):
+                    async for data in body:
+                        for event in parser.feed(data):
+                            reader.read(event)
 
     def abort(self, run_id: int) -> None:
         """Cancel the request of a run, which closes its connection."""

@@ -19,6 +19,8 @@ _IMAGE_TYPES = {
     b"RIFF": "image/webp",
     b"BM": "image/bmp",
 }
+# As many as this project's own server takes.
+_MAX_STOPS = 16
 # OpenAI's name for an answer without reasoning.
 _NO_EFFORT = "none"
 # Parameters whose default at the server depends on the model, so that 1 is not the same as none.
@@ -45,8 +47,9 @@ COMPLETION_PATH = "/v1/completions"
 def build_call(model: str, prompt: Prompt, sampling: SamplingParams, kind: ServerKind) -> Call:
     """Return the streamed request for one generation.
 
-    Stop strings are not sent: they are found here, in the text of the answer alone. Raises
-    UnsupportedParameter for what the server is not known to do, and what cannot be left out.
+    Stop strings are found here, in the text of the answer alone, so they are not sent but to a
+    server that finds the same ones. Raises UnsupportedParameter for what the server is not known to
+    do, and what cannot be left out.
     """
     body: dict[str, Any] = {
         "model": model,
@@ -55,6 +58,7 @@ def build_call(model: str, prompt: Prompt, sampling: SamplingParams, kind: Serve
         **kind.extras,
         **_sampling_parameters(sampling, kind),
         **_constraint(sampling, kind),
+        **(_stops(sampling) if kind.ends_at_stops else {}),
     }
     if isinstance(prompt, Chat):
         body |= _chat_parameters(prompt, kind)
@@ -96,6 +100,17 @@ def _encode_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): each for key, each in value.items()}
     return list(value) if isinstance(value, tuple) else value
+
+
+def _stops(sampling: SamplingParams) -> dict[str, Any]:
+    """Return the parameters with which a worker-rkllm ends after the stop string of the engine."""
+    if not 0 < len(sampling.stop) <= _MAX_STOPS:
+        return {}
+    return {
+        "stop": list(sampling.stop),
+        "include_stop_str_in_output": True,
+        "stop_in_reasoning": sampling.stop_scope is None,
+    }
 
 
 def _constraint(sampling: SamplingParams, kind: ServerKind) -> dict[str, Any]:

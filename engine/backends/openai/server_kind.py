@@ -41,6 +41,8 @@ class ServerKind:
     reads `chat_template_kwargs`. `continuation` are the parameters with which it continues the last
     message; None if it cannot. `stream_options` are sent with each stream, and `extras` with each
     request. `reads_reasoning` is whether a message of the assistant may have its reasoning.
+    `ends_at_stops` is whether it can end an answer at the same stop strings as the engine, and
+    after them, so that its usage arrives.
     """
 
     name: str
@@ -52,6 +54,7 @@ class ServerKind:
     stream_options: Mapping[str, Any] = field(default_factory=dict)
     extras: Mapping[str, Any] = field(default_factory=dict)
     reads_reasoning: bool = False
+    ends_at_stops: bool = False
 
 
 _CONTINUATION = {"continue_final_message": True, "add_generation_prompt": False}
@@ -107,6 +110,7 @@ KINDS: Mapping[str, ServerKind] = {
         token_prompts=True,
         continuation=_CONTINUATION,
         reads_reasoning=True,
+        ends_at_stops=True,
     ),
 }
 

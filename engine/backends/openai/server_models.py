@@ -9,13 +9,22 @@ import httpx2
 import orjson
 
 
+# Of the engines of this project.
+_LOADING_STATES = frozenset({"loading", "restarting"})
+
+
 @dataclass(frozen=True, slots=True)
 class ServerModel:
-    """A model of a server; `context_length` is in tokens, and 0 if the server does not tell it."""
+    """A model of a server; `context_length` is in tokens, and 0 if the server does not tell it.
+
+    `is_loading` and `failure`, why it cannot be loaded, are known of a worker-rkllm alone.
+    """
 
     id: str
     owner: str = ""
     context_length: int = 0
+    is_loading: bool = False
+    failure: str = ""
 
 
 async def list_models(http: httpx2.AsyncClient, url: str) -> httpx2.Response:
@@ -43,4 +52,10 @@ def _read_model(model: Any) -> ServerModel:
     )
     length = next((each for each in lengths if isinstance(each, int) and each > 0), 0)
     owner = model.get("owned_by")
-    return ServerModel(str(model["id"]), owner if isinstance(owner, str) else "", length)
+    return ServerModel(
+        str(model["id"]),
+        owner if isinstance(owner, str) else "",
+        length,
+        is_loading=model.get("state") in _LOADING_STATES,
+        failure=str(model.get("failure") or ""),
+    )

@@ -254,6 +254,26 @@ async def test_engine_waits_for_a_server_that_starts_later(front: Front) -> None
 
 
 @only_threads
+async def test_engine_waits_for_a_model_that_is_loading(
+    start: Start, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_RETRY_S", 0.01)
+    upstream = await start(models=[{"id": "m", "state": "loading"}])
+    loading = asyncio.create_task(front(upstream).ready())
+    await wait_until(lambda: upstream.model_requests > 1)
+    assert not loading.done()
+    upstream.models = [{"id": "m", "state": "ready", "owned_by": "worker-rkllm"}]
+    assert (await loading).min_tokens
+
+
+@only_threads
+async def test_model_that_its_server_cannot_load_ends_the_load(start: Start, front: Front) -> None:
+    upstream = await start(models=[{"id": "m", "state": "dead", "failure": "there is no file"}])
+    with pytest.raises(ModelLoadFailed, match="UPSTREAM_URL: http.*: there is no file"):
+        await front(upstream, load_timeout_s=0.0).ready()
+
+
+@only_threads
 async def test_load_ends_if_no_server_answers(front: Front) -> None:
     upstream = Upstream(url=f"http://127.0.0.1:{free_port()}/v1")
     with pytest.raises(

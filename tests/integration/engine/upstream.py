@@ -80,12 +80,14 @@ class Upstream:
     url: str = ""
     requests: list[Exchange] = field(default_factory=list)
     connections: int = 0
+    model_requests: int = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
             while (exchange := await _read_request(reader, writer)) is not None:
                 if exchange.path == "/v1/models":
+                    self.model_requests += 1
                     await exchange.send_json(
                         {"object": "list", "data": self.models}, self.models_status
                     )

@@ -278,13 +278,21 @@ def test_unknown_usage_is_a_warning() -> None:
     assert any("prompt_tokens is 0" in each for each in reader.result().warnings)
 
 
+def test_usage_is_read_after_the_engine_has_stopped_the_answer() -> None:
+    usage = Event("message", json.dumps({"choices": [], "usage": USAGE}))
+    reader, output = read(
+        text_chunk("a"), text_chunk("b"), usage, DONE, output=Output(stops_after=1)
+    )
+    assert (output.text, reader.result().prompt_tokens, reader.is_done) == ("a", 9, True)
+
+
 # ---- broken answers ----
 
 
 def test_reader_reads_no_more_when_the_engine_has_stopped_the_answer() -> None:
     output = Output(stops_after=1)
     reader, _ = read(text_chunk("a"), text_chunk("b"), Event("message", "no JSON"), output=output)
-    assert not reader.needs_more
+    assert reader.is_stopped
     reader.close()
     assert output.text == "a"
 

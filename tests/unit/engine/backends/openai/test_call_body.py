@@ -9,7 +9,7 @@ import pytest
 from engine.backends.openai.call_body import build_call
 from engine.backends.openai.server_kind import KINDS, OTHER, ServerKind, find_kind
 from engine.errors import UnsupportedParameter
-from engine.request import Chat, ChatImage, Message, SamplingParams
+from engine.request import Chat, ChatImage, Message, SamplingParams, StopScope
 
 VLLM, LLAMA, OURS = KINDS["vllm"], KINDS["llamacpp"], KINDS["worker-rkllm"]
 UNSET = frozenset({"temperature", "top_p", "top_k"})
@@ -76,8 +76,13 @@ def test_parameters_apart_from_openais_go_to_servers_that_read_them() -> None:
     assert body(HI, LLAMA, **sampling)["repeat_penalty"] == 1.2
 
 
-def test_stop_strings_are_not_sent() -> None:
+def test_stop_strings_are_sent_only_to_a_server_that_finds_the_same_ones() -> None:
     assert "stop" not in body(HI, VLLM, stop=("END",))
+    assert "stop" not in body(HI, OURS)
+    sent = body(HI, OURS, stop=("END",), stop_scope=StopScope())
+    assert (sent["stop"], sent["include_stop_str_in_output"]) == (["END"], True)
+    assert sent["stop_in_reasoning"] is False
+    assert body(HI, OURS, stop=("END",))["stop_in_reasoning"] is True
 
 
 def test_allowed_tokens_are_refused_by_name_where_they_would_be_ignored() -> None:
