@@ -269,7 +269,7 @@ async def test_engine_waits_for_a_model_that_is_loading(
 @only_threads
 async def test_model_that_its_server_cannot_load_ends_the_load(start: Start, front: Front) -> None:
     upstream = await start(models=[{"id": "m", "state": "dead", "failure": "there is no file"}])
-    with pytest.raises(ModelLoadFailed, match="UPSTREAM_URL: http.*: there is no file"):
+    with pytest.raises(ModelLoadFailed, match=r"UPSTREAM_URL: http.*: there is no file"):
         await front(upstream, load_timeout_s=0.0).ready()
 
 
