@@ -8,7 +8,6 @@ from typing import Any
 import httpx2
 import orjson
 
-
 # Of the engines of this project.
 _LOADING_STATES = frozenset({"loading", "restarting"})
 
