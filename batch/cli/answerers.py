@@ -87,12 +87,12 @@ class ServerAnswerer:
         """Ask each server for its models. Raises ExecutorLost if none answers, or one refuses."""
         import httpx2
 
-        from batch.remote.executor import list_models, read_models
+        from engine.backends.openai.server_models import list_models, read_models
 
         failures: list[str] = []
         for server in self._servers.servers:
             try:
-                response = await list_models(self._http, server)
+                response = await list_models(self._http, server.url)
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 failures.append(f"{server.url} does not answer: {error or type(error).__name__}")
                 continue
@@ -101,7 +101,7 @@ class ServerAnswerer:
                     f"{server.url} answered with {response.status_code}: --key-env names the "
                     "variable with its key"
                 )
-            server.models = read_models(response)
+            server.models = [model.id for model in read_models(response.content)]
         if len(failures) == len(self._servers.servers):
             raise ExecutorLost("; ".join(failures))
         for failure in failures:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
-from typing import Any
 
 import httpx2
 import orjson
@@ -15,15 +12,13 @@ from batch.line_executor import ExecutorLost, LineOutcome, encode_call_answer
 from batch.output.token_totals import find_usage
 from batch.remote.concurrency_limit import ConcurrencyLimit
 from batch.remote.line_check import check_remote_line
+from engine.backends.openai.server_errors import BUSY, describe_failure, read_retry_after
 from engine.backends.openai.server_pool import RemoteServer, ServerPool
 from handler.apis.calls import find_format
 from handler.errors import ErrorInfo, ErrorMapping
 
-# Statuses of a server that is there and takes no more at the moment.
-_BUSY = frozenset({429, 503, 529})
 # Statuses after which another try may succeed.
 _RETRYABLE = frozenset({408, 409, 425, 500, 502, 504})
-_MAX_RETRY_AFTER_S = 300.0
 _MAX_EXCERPT_CHARS = 300
 
 
@@ -103,15 +98,15 @@ class RemoteExecutor:
         try:
             response = await self._http.post(url, content=orjson.dumps(body))
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            raise _Unavailable(f"{url}: {_describe(error)}", None, is_busy=False) from None
+            raise _Unavailable(f"{url}: {describe_failure(error)}", None, is_busy=False) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             # The server may have begun the answer, which counts as an attempt.
             self._servers.pause(server)
-            return _fail(line, f"the server's answer broke off: {_describe(error)}", 502)
-        if response.status_code in _BUSY:
+            return _fail(line, f"the server's answer broke off: {describe_failure(error)}", 502)
+        if response.status_code in BUSY:
             raise _Unavailable(
                 f"{url} answered with {response.status_code}",
-                _read_retry_after(response.headers),
+                read_retry_after(response.headers),
                 is_busy=True,
             )
         self._answered_at_s = time.monotonic()
@@ -149,39 +144,6 @@ def _fail(line: Line, message: str, status: int) -> LineOutcome:
     error = ErrorInfo(message, ErrorMapping(status, "server_error", retryable=True))
     body = find_format(line.route or "").encode_error(error)
     return LineOutcome(encode_call_answer(line, body, status), ok=False, retryable=True)
-
-
-def _read_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of `Retry-After`, which may be a number or a date (RFC 9110, 10.2.3)."""
-    value = headers.get("retry-after")
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(value).timestamp() - time.time()
-        except (TypeError, ValueError):
-            return None
-    return min(max(seconds, 0.0), _MAX_RETRY_AFTER_S)
-
-
-def _describe(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
-async def list_models(http: httpx2.AsyncClient, server: RemoteServer) -> httpx2.Response:
-    """Request the models of a server. Raises httpx2.HTTPError."""
-    return await http.get(f"{server.url}/v1/models")
-
-
-def read_models(response: httpx2.Response) -> tuple[str, ...]:
-    """Return the names of the models in an answer of `/v1/models`; none if it has another form."""
-    try:
-        models: Any = orjson.loads(response.content)["data"]
-        return tuple(str(model["id"]) for model in models)
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return ()
 
 
 def open_client(key: str | None, timeout_s: float, connections: int) -> httpx2.AsyncClient:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,17 +39,14 @@ def read_models(content: bytes) -> tuple[ServerModel, ...]:
     """
     try:
         models: Any = orjson.loads(content)["data"]
-        return tuple([_read_model(model) for model in models])
+        return tuple([_read_model(model) for model in models if isinstance(model, dict)])
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return ()
 
 
-def _read_model(model: Any) -> ServerModel:
-    meta = model.get("meta") if isinstance(model, dict) else None
-    lengths = (
-        model.get("max_model_len") if isinstance(model, dict) else None,
-        meta.get("n_ctx") if isinstance(meta, dict) else None,
-    )
+def _read_model(model: Mapping[str, Any]) -> ServerModel:
+    meta = model.get("meta")
+    lengths = (model.get("max_model_len"), meta.get("n_ctx") if isinstance(meta, dict) else None)
     length = next((each for each in lengths if isinstance(each, int) and each > 0), 0)
     owner = model.get("owned_by")
     return ServerModel(

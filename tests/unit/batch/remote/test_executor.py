@@ -14,7 +14,7 @@ import pytest
 from batch.input.line import BadLine, Line, parse_line
 from batch.line_executor import LineOutcome
 from batch.remote.concurrency_limit import ConcurrencyLimit
-from batch.remote.executor import NoServer, RemoteExecutor, read_models
+from batch.remote.executor import NoServer, RemoteExecutor
 from engine.backends.openai.server_pool import ServerPool
 from tests.virtual_time import VirtualClock
 
@@ -215,10 +215,3 @@ def test_line_that_no_server_can_answer_is_refused(url: str, body: Any, reason: 
     with pytest.raises(BadLine) as caught:
         executor.check(line(url, **body))
     assert str(caught.value).startswith(reason)
-
-
-def test_models_are_read_from_any_form() -> None:
-    assert read_models(reply(200, {"data": [{"id": "a"}, {"id": "b"}]})) == ("a", "b")
-    bodies: list[Any] = [{}, {"data": None}, [], {"data": [{}]}]
-    for body in bodies:
-        assert read_models(reply(200, body)) == ()
