@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 
 from engine import AnyEngine, Priority, Slot
@@ -10,6 +11,9 @@ from handler.job.job_result import Interruption, JobResult
 
 # A job that was running during this many crashes is considered their cause.
 MAX_CRASHES = 3
+# A job without an engine waits this long, because the server of the openai engine may be busy while
+# the engine itself is ready.
+_RETRY_DELAY_S = 1.0
 
 
 class Attempts:
@@ -23,9 +27,12 @@ class Attempts:
     def __init__(self, engine: AnyEngine) -> None:
         self._engine = engine
         self._crashes = 0
+        self._kind: Interruption | None = None
 
     async def next_slot(self) -> Slot | None:
         """Wait until the engine is ready or dead; return a reserved slot for a last attempt."""
+        if self._kind is Interruption.NO_ENGINE:
+            await asyncio.sleep(_RETRY_DELAY_S)
         with suppress(EngineError):
             if self._crashes == MAX_CRASHES - 1:
                 return await self._engine.reserve(Priority.JOB, exclusive=True)
@@ -34,6 +41,7 @@ class Attempts:
 
     def record_interruption(self, kind: Interruption) -> bool:
         """Count an interruption; return whether the job runs again."""
+        self._kind = kind
         self._crashes += kind is Interruption.CRASH
         return self._crashes < MAX_CRASHES
 
