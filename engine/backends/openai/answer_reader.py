@@ -31,6 +31,7 @@ _UNKNOWN_USAGE = (
     "completion_tokens the number of pieces of its stream"
 )
 _MAX_EXCERPT_CHARS = 100
+_MIN_LOGPROB = -9999.0
 
 
 class AnswerReader:
@@ -62,7 +63,7 @@ class AnswerReader:
 
         When the engine has stopped the answer, only the usage is read.
         """
-        if event.data == _DONE:
+        if event.data.strip() == _DONE:
             self.is_done = True
         if self.is_done:
             return
@@ -71,12 +72,20 @@ class AnswerReader:
                 self._read_usage(_parse(event.data))
             return
         chunk = _parse(event.data)
-        if event.name == "error" or chunk.get("error"):
-            message, _ = read_error(event.data.encode("utf-8", "replace"))
-            raise EngineCrashed(f"the server failed in the middle of its answer: {message}")
+        if event.name == "error" or _is_error(chunk):
+            raise _failed(chunk)
+        try:
+            self._read_chunk(chunk)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise _broken(f"an event of an unknown form: {_excerpt(event.data)}") from None
+
+    def _read_chunk(self, chunk: Mapping[str, Any]) -> None:
         self._read_usage(chunk)
         self._read_warnings(chunk)
         for choice in _list(chunk, "choices"):
+            if choice.get("error"):
+                # Of OpenRouter, in front of a server that has failed.
+                raise _failed(choice)
             if not choice.get("index"):
                 self._read_choice(choice)
 
@@ -90,6 +99,8 @@ class AnswerReader:
         warnings = [*self._warnings]
         if self._prompt_tokens is None:
             warnings.append(_UNKNOWN_USAGE)
+        if self._writer.has_lost_reasoning:
+            warnings.append("reasoning that the server sent after text or calls was left out")
         if self._writer.lost_logprobs:
             warnings.append(
                 f"logprobs of {self._writer.lost_logprobs} tokens were left out, because the "
@@ -105,7 +116,8 @@ class AnswerReader:
         )
 
     def _read_choice(self, choice: Mapping[str, Any]) -> None:
-        delta = choice.get("delta") or {}
+        # Some servers stream the end of a call, or a whole answer, as a message.
+        delta = choice.get("delta" if "delta" in choice else "message") or {}
         if not isinstance(delta, dict):
             raise _broken(f"a delta that is {_excerpt(delta)}")
         tokens = _read_tokens(choice.get("logprobs"))
@@ -117,7 +129,9 @@ class AnswerReader:
                     self._writer.write_reasoning(text)
             elif text or tokens:
                 self._writer.write_text(text, tokens)
-        for call in _list(delta, "tool_calls"):
+        for call in _read_calls(delta):
+            if self._reason is not None:
+                raise _broken("a call after its finish reason")
             self._read_call(call)
         if (reason := choice.get("finish_reason")) and self._reason is None:
             self._finish(reason)
@@ -137,7 +151,7 @@ class AnswerReader:
 
     def _finish(self, reason: Any) -> None:
         self._writer.close()
-        known = _REASONS.get(reason) if isinstance(reason, str) else None
+        known = _REASONS.get(reason.casefold()) if isinstance(reason, str) else None
         if known is None:
             raise EngineCrashed(f"the server ended its answer with the reason {_excerpt(reason)}")
         self._reason = known
@@ -163,6 +177,16 @@ class AnswerReader:
             self._cached_tokens = _count(timings, "cache_n") or 0
             self._prompt_tokens = (_count(timings, "prompt_n") or 0) + self._cached_tokens
             self._completion_tokens = _count(timings, "predicted_n")
+
+
+def _is_error(chunk: Mapping[str, Any]) -> bool:
+    """Return whether a chunk is an error; older versions of vLLM send it as `object`."""
+    return bool(chunk.get("error")) or chunk.get("object") == "error"
+
+
+def _failed(failure: Mapping[str, Any]) -> EngineCrashed:
+    message, _ = read_error(json.dumps(failure).encode())
+    return EngineCrashed(f"the server failed in the middle of its answer: {message}")
 
 
 def _parse(data: str) -> Mapping[str, Any]:
@@ -211,6 +235,13 @@ def _read_parts(parts: Sequence[Any]) -> Sequence[tuple[str, str]]:
     return texts
 
 
+def _read_calls(delta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the parts of calls; `function_call` is the one call of OpenAI's older API."""
+    calls = _list(delta, "tool_calls")
+    function = delta.get("function_call")
+    return [*calls, {"function": function}] if function else calls
+
+
 def _read_tokens(logprobs: Any) -> Sequence[Token]:
     """Return the tokens of a chunk with their log-probabilities, in the form of either API."""
     if not isinstance(logprobs, dict):
@@ -222,7 +253,7 @@ def _read_tokens(logprobs: Any) -> Sequence[Token]:
         return ()
     tops = logprobs.get("top_logprobs") or [None] * len(tokens)
     return [
-        (str(token).encode(), TokenLogprob(str(token), float(value or 0.0), _top(top)))
+        (str(token).encode(), TokenLogprob(str(token), _logprob(value or 0.0), _top(top)))
         for token, value, top in zip(tokens, values, tops, strict=False)
     ]
 
@@ -230,16 +261,21 @@ def _read_tokens(logprobs: Any) -> Sequence[Token]:
 def _read_chat_token(entry: Mapping[str, Any]) -> Token:
     token, data = str(entry["token"]), entry.get("bytes")
     top = tuple(
-        (str(each["token"]), float(each["logprob"])) for each in _list(entry, "top_logprobs")
+        (str(each["token"]), _logprob(each["logprob"])) for each in _list(entry, "top_logprobs")
     )
     raw = bytes(data) if isinstance(data, list) else token.encode("utf-8", "replace")
-    return raw, TokenLogprob(token, float(entry["logprob"]), top)
+    return raw, TokenLogprob(token, _logprob(entry["logprob"]), top)
+
+
+def _logprob(value: Any) -> float:
+    """Return a log-probability; JSON has no infinity, and vLLM writes this number for it."""
+    return max(float(value), _MIN_LOGPROB)
 
 
 def _top(alternatives: Any) -> tuple[tuple[str, float], ...]:
     if not isinstance(alternatives, dict):
         return ()
-    return tuple((str(token), float(value)) for token, value in alternatives.items())
+    return tuple((str(token), _logprob(value)) for token, value in alternatives.items())
 
 
 def _list(container: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:

@@ -152,6 +152,26 @@ CALLS = {
         call_chunk(0, "a", name="", arguments=': "Rome"}'),
         call_chunk(1, "b", name="time", arguments=None),
     ],
+    # Gemini's compatible API, and proxies in front of it.
+    "the same index and empty ids": [
+        call_chunk(0, "", name="weather", arguments='{"city": "Rome"}'),
+        call_chunk(0, "", name="time", arguments="{}"),
+    ],
+    "neither an index nor ids": [
+        call_chunk(None, None, name="weather", arguments='{"city": "Rome"}'),
+        call_chunk(None, None, name="time", arguments="{}"),
+    ],
+    "another id in each": [
+        call_chunk(0, "a", name="weather", arguments='{"city"'),
+        call_chunk(0, "b", arguments=': "Rome"}'),
+        call_chunk(1, "c", name="time", arguments=" "),
+    ],
+    "the name in each": [
+        call_chunk(0, None, name="weather", arguments='{"city"'),
+        call_chunk(0, None, name="weather", arguments=': "Rome"}'),
+        call_chunk(0, None, name="weather", arguments=""),
+        call_chunk(1, None, name="time", arguments="{}"),
+    ],
     "arguments as an object": [
         call_chunk(0, "a", name="weather", arguments={"city": "Rome"}),
         call_chunk(1, "b", name="time", arguments={}),
@@ -169,6 +189,62 @@ def test_calls_are_read_as_those_of_a_model(events: list[Event]) -> None:
         ("time", {}),
     ]
     assert reply.text == "Let me see."
+
+
+def test_objects_of_one_call_are_calls_of_the_same_function() -> None:
+    _, output = read(
+        call_chunk(0, "a", name="weather", arguments=""),
+        call_chunk(0, None, name="", arguments='{"city": "Rome"}'),
+        call_chunk(0, None, name="", arguments='{"city": "Oslo"}'),
+        chunk(reason="tool_calls"),
+    )
+    calls = read_reply(output.text, TOOLS).calls
+    assert [json.loads(call.arguments)["city"] for call in calls] == ["Rome", "Oslo"]
+
+
+@pytest.mark.parametrize("end", ['{"city": "Ro', '{"city": ', '{"city": {"a": 1}'])
+def test_arguments_that_the_limit_has_cut_end_there(end: str) -> None:
+    _, output = read(call_chunk(0, "a", name="weather", arguments=end), chunk(reason="length"))
+    [call] = read_reply(output.text, TOOLS).calls
+    assert call.arguments.strip() == end.strip()
+
+
+def test_older_form_of_a_call_is_read() -> None:
+    _, output = read(
+        chunk({"function_call": {"name": "weather", "arguments": ""}}),
+        chunk({"function_call": {"arguments": '{"city": "Rome"}'}}),
+        chunk(reason="function_call"),
+    )
+    [call] = read_reply(output.text, TOOLS).calls
+    assert (call.name, json.loads(call.arguments)) == ("weather", {"city": "Rome"})
+
+
+def test_message_in_a_stream_is_read() -> None:
+    choice = {"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}
+    _, output = read(Event("message", json.dumps({"choices": [choice]})))
+    assert output.text == "Hello"
+
+
+def test_reasoning_after_the_text_is_left_out_with_a_warning() -> None:
+    reader, output = read(
+        chunk({"content": "\n"}),
+        chunk({"reasoning": "one"}),
+        text_chunk("A"),
+        chunk({"reasoning": "two"}),
+        text_chunk("B"),
+        STOP,
+    )
+    reply = read_reply(output.text, REASONING_ONLY)
+    assert (reply.reasoning, reply.text) == ("one", "AB")
+    assert any("reasoning" in warning for warning in reader.result().warnings)
+
+
+@given(st.lists(st.sampled_from(["</think>", "</", "th", "ink>", "<", "a"]), min_size=1))
+def test_marks_in_the_reasoning_do_not_end_it(parts: list[str]) -> None:
+    _, output = read(*(chunk({"reasoning": part}) for part in parts), text_chunk("Yes"), STOP)
+    reply = read_reply(output.text, REASONING_ONLY)
+    assert reply.text == "Yes"
+    assert reply.reasoning.replace(" ", "") == "".join(parts)
 
 
 @given(
@@ -246,6 +322,15 @@ def test_completions_have_their_own_form_of_logprobs() -> None:
 # ---- usage ----
 
 
+def test_infinite_logprobs_become_the_number_of_vllm() -> None:
+    data = '{"token": "a", "logprob": -Infinity, "top_logprobs": [{"token": "b", "logprob": -1e9}]}'
+    logprobs = f'{{"content": [{data}]}}'
+    event = f'{{"choices": [{{"delta": {{"content": "a"}}, "logprobs": {logprobs}}}]}}'
+    _, output = read(Event("message", event))
+    [(_, logprob)] = output.pieces
+    assert logprob == TokenLogprob("a", -9999.0, (("b", -9999.0),))
+
+
 def test_usage_of_each_chunk_is_known_when_the_engine_stops_the_answer() -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 1}
     reader, _ = read(chunk({"content": "a"}, usage=usage), output=Output(stops_after=1))
@@ -312,6 +397,14 @@ def test_reader_reads_no_more_when_the_engine_has_stopped_the_answer() -> None:
         Event("message", '{"error": {"message": "out of memory"}}'),
         Event("message", '{"error": "out of memory"}'),
         Event("error", '{"message": "out of memory"}'),
+        Event("message", '{"choices": [{"delta": {"tool_calls": [{"function": "a"}]}}]}'),
+        Event("message", '{"choices": [{"delta": {}, "logprobs": {"content": ["a"]}}]}'),
+        Event("message", '{"choices": [{"delta": {}, "logprobs": {"content": [{"token": "a"}]}}]}'),
+        Event("message", '{"object": "error", "message": "out of memory", "code": 500}'),
+        Event(
+            "message",
+            '{"choices": [{"delta": {}, "finish_reason": "stop", "error": {"message": "lost"}}]}',
+        ),
         call_chunk(0, "a", arguments="{}"),
         chunk(reason="error"),
         chunk(reason="abort"),
@@ -334,6 +427,23 @@ def test_text_after_the_finish_reason_fails_the_answer() -> None:
     reader, _ = read(text_chunk("a"), STOP)
     with pytest.raises(EngineCrashed, match="after its finish reason"):
         reader.read(text_chunk("b"))
+
+
+def test_call_after_the_finish_reason_fails_the_answer() -> None:
+    reader, _ = read(text_chunk("a"), STOP)
+    with pytest.raises(EngineCrashed, match="after its finish reason"):
+        reader.read(call_chunk(0, "a", name="weather", arguments="{}"))
+
+
+def test_call_after_half_a_call_fails_the_answer() -> None:
+    reader, _ = read(call_chunk(0, "a", name="weather", arguments='{"city": "Ro'))
+    with pytest.raises(EngineCrashed, match="half a call"):
+        reader.read(call_chunk(1, "b", name="time", arguments="{}"))
+
+
+def test_end_mark_may_have_white_space_around_it() -> None:
+    reader, _ = read(text_chunk("a"), STOP, Event("message", "[DONE] "))
+    assert reader.is_done
 
 
 @pytest.mark.parametrize("events", [(), (DONE,)], ids=["end", "done"])
