@@ -13,6 +13,7 @@ from typing import Any
 
 from common.product_version import describe_version
 from common.terminal_text import escape_controls
+from common.url_credentials import hide_credentials
 from engine import BackendConfig
 from engine.backends.options import options_to_wire
 from engine.doctor.examiner import BEGINS, FAILED
@@ -119,7 +120,7 @@ _ASSUMPTION_BY_FINDING = {(each.step, each.name): each for each in ASSUMPTIONS}
 def format_report(backend: BackendConfig, examination: Examination) -> str:
     """Return the report as Markdown, with home directories replaced by `~`."""
     is_rkllm = backend.backend == "rkllm"
-    options = options_to_wire(backend.options)
+    options = _hide_secrets(options_to_wire(backend.options))
     parts = [
         "# What the doctor found",
         _format_values(
@@ -148,6 +149,14 @@ def format_report(backend: BackendConfig, examination: Examination) -> str:
     if printed:
         parts.append(f"What was printed, the last lines at the end:\n\n{printed}")
     return hide_homes("\n\n".join(parts) + "\n")
+
+
+def _hide_secrets(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options without those of the openai engine that a report must not have."""
+    if "urls" in options:
+        urls = [hide_credentials(url) for url in options["urls"]]
+        return options | {"urls": urls, "key": options["key"] and "***"}
+    return options
 
 
 def _format_section(title: str, lines: list[str]) -> str:

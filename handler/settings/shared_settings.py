@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 from pydantic_settings import NoDecode
 
 from common.durations import parse_keep_alive_s
+from common.url_credentials import hide_credentials
 from engine.backends.lora_adapters import LoraAdapter, parse_adapters
 from engine.backends.options import BackendName
 from engine.hosts.memory_limit import default_limit_mb
@@ -506,5 +507,15 @@ def read_settings(cls: type[S]) -> S:
                 continue
             name, *inner = each["loc"]
             path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in inner)
-            sys.stderr.write(f"{str(name).upper()}{path}: {each['msg']}, got {each['input']!r}\n")
+            value = _describe_value(cls, str(name), each["input"])
+            sys.stderr.write(f"{str(name).upper()}{path}: {each['msg']}{value}\n")
         raise SystemExit(2) from None
+
+
+def _describe_value(cls: type[Settings], name: str, value: object) -> str:
+    """Return the end of a message with the invalid value; nothing for a secret."""
+    setting = cls.model_fields.get(name.lower())
+    if setting is not None and "SecretStr" in str(setting.annotation):
+        return ""
+    shown = hide_credentials(value) if isinstance(value, str) and "://" in value else value
+    return f", got {shown!r}"

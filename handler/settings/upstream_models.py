@@ -11,7 +11,8 @@ from typing import TypeVar
 import httpx2
 
 from common.setting_error import SettingError
-from engine.backends.openai.server_models import ServerModel, read_models
+from common.url_credentials import hide_credentials
+from engine.backends.openai.server_models import ServerModel, describe_refusal, read_models
 from engine.backends.openai.server_pool import base_url
 from handler.models.model_list import ModelEntry
 from handler.settings.shared_settings import Settings
@@ -22,7 +23,6 @@ S = TypeVar("S", bound=Settings)
 _MAX_MODELS = 16
 _TIMEOUT_S = 10.0
 _RETRY_S = 1.0
-_NOT_ALLOWED = frozenset({401, 403})
 
 
 def resolve_upstream_models(settings: S) -> S:
@@ -63,7 +63,9 @@ def _wait_for_models(settings: Settings) -> Sequence[ServerModel]:
             try:
                 return _request_models(url, headers)
             except httpx2.HTTPError as error:
-                reasons.append(f"{url} does not answer: {str(error) or type(error).__name__}")
+                reasons.append(
+                    f"{hide_credentials(url)} does not answer: {str(error) or type(error).__name__}"
+                )
         reason = "; ".join(reasons)
         if time.monotonic() > deadline:
             raise SettingError(f"UPSTREAM_URL: {reason}")
@@ -77,8 +79,6 @@ def _wait_for_models(settings: Settings) -> Sequence[ServerModel]:
 
 def _request_models(url: str, headers: dict[str, str]) -> Sequence[ServerModel]:
     response = httpx2.get(f"{base_url(url)}/v1/models", headers=headers, timeout=_TIMEOUT_S)
-    if response.status_code in _NOT_ALLOWED:
-        raise SettingError(f"UPSTREAM_KEY: {url} refuses it with status {response.status_code}")
-    if response.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR:
-        response.raise_for_status()
+    if refusal := describe_refusal(response):
+        raise SettingError(f"UPSTREAM_URL: {refusal}")
     return read_models(response.content)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -35,9 +35,25 @@ class UpstreamSettings(RkllmSettings):
             raise ValueError("must be the address of a server, or several separated by commas")
         for url in urls:
             parts = urlsplit(url)
+            if parts.query or parts.fragment:
+                raise ValueError("must be a server's address without ? and #")
+            if parts.path.rstrip("/").endswith(("/completions", "/models", "/embeddings")):
+                raise ValueError("must be a server's address that ends before or with /v1")
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError("must begin with http:// or https:// and have a host")
+            _check_port(parts)
         return value
+
+    @field_validator("upstream_key")
+    @classmethod
+    def _check_key(cls, value: SecretStr | None) -> SecretStr | None:
+        """Remove the line end of a key from a file; other characters than ASCII fit no header."""
+        if value is None:
+            return None
+        key = value.get_secret_value().strip()
+        if not (key.isascii() and key.isprintable()):
+            raise ValueError("must have visible ASCII characters only")
+        return SecretStr(key) if key else None
 
     @property
     def upstream_urls(self) -> Sequence[str]:
@@ -48,6 +64,13 @@ class UpstreamSettings(RkllmSettings):
     def upstream_secret(self) -> str | None:
         """The key in plain text."""
         return None if self.upstream_key is None else self.upstream_key.get_secret_value()
+
+
+def _check_port(parts: SplitResult) -> None:
+    try:
+        parts.port  # noqa: B018
+    except ValueError:
+        raise ValueError("must have a port from 0 to 65535") from None
 
 
 def _split(setting: str) -> tuple[str, ...]:

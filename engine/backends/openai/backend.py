@@ -14,6 +14,7 @@ import anyio
 import httpx2
 from anyio.from_thread import start_blocking_portal
 
+from common.url_credentials import hide_credentials
 from engine.backends.base import OnPiece, Operations, RunResult
 from engine.backends.openai.answer_reader import AnswerReader
 from engine.backends.openai.call_body import Call, build_call
@@ -21,8 +22,13 @@ from engine.backends.openai.event_stream import EventStreamParser
 from engine.backends.openai.server_calls import ServerCalls, open_client
 from engine.backends.openai.server_errors import describe_failure
 from engine.backends.openai.server_kind import OTHER, find_kind
-from engine.backends.openai.server_models import ServerModel, list_models, read_models
-from engine.backends.openai.server_pool import ServerPool
+from engine.backends.openai.server_models import (
+    ServerModel,
+    describe_refusal,
+    list_models,
+    read_models,
+)
+from engine.backends.openai.server_pool import RemoteServer, ServerPool
 from engine.backends.options import OpenAIOptions
 from engine.capabilities import Capabilities
 from engine.errors import EngineCrashed, ModelLoadFailed, UnsupportedParameter
@@ -39,7 +45,6 @@ _MAX_PAUSE_S = 2.0
 _END_GRACE_S = 0.2
 # How long a server that ends at the same stop string may take to send its usage.
 _USAGE_GRACE_S = 2.0
-_NOT_ALLOWED = frozenset({401, 403})
 _EVENT_STREAM = "text/event-stream"
 
 
@@ -88,29 +93,35 @@ class OpenAIBackend:
             reasons = []
             for server in self._servers.servers:
                 try:
-                    models = await self._read_models(server.url)
+                    models = await self._read_models(server)
                 except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                    reasons.append(f"{server.url} does not answer: {describe_failure(error)}")
+                    reasons.append(f"{server.name} does not answer: {describe_failure(error)}")
                     continue
                 model = self._choose(models)
                 if not (model.is_loading or model.failure):
                     return models
-                reasons.append(f"{server.url}: {model.failure or f'{model.id} is loading'}")
+                reasons.append(f"{server.name}: {model.failure or f'{model.id} is loading'}")
             now, reason = time.monotonic(), "; ".join(reasons)
-            if now - started_at > options.load_timeout_s:
+            if now + _RETRY_S - started_at > options.load_timeout_s:
                 raise ModelLoadFailed(f"UPSTREAM_URL: {reason}")
             if now - reported_at > _REPORT_S:
                 reported_at = now
                 logger.warning("waiting for the server of the model: %s", reason)
             await anyio.sleep(_RETRY_S)
 
-    async def _read_models(self, url: str) -> Sequence[ServerModel]:
+    async def _read_models(self, server: RemoteServer) -> Sequence[ServerModel]:
         """Return the models of a server; none if it has no list of them."""
-        response = await list_models(self._http, url)
-        if response.status_code in _NOT_ALLOWED:
-            raise ModelLoadFailed(f"{url} refuses UPSTREAM_KEY with status {response.status_code}")
-        if response.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR:
-            response.raise_for_status()
+        response = await list_models(self._http, server.url)
+        if refusal := describe_refusal(response):
+            raise ModelLoadFailed(refusal)
+        if response.status_code != httpx2.codes.OK and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "UPSTREAM_URL: %s has no list of models (status %d), so only OpenAI's own "
+                "parameters are sent to it",
+                server.name,
+                response.status_code,
+            )
         return read_models(response.content)
 
     def _choose(self, models: Sequence[ServerModel]) -> ServerModel:
@@ -156,7 +167,7 @@ class OpenAIBackend:
             embeddings=True,
             images=True,
             abort_in_prefill=True,
-            runtime=f"{kind.name} at {', '.join(self._options.urls)}",
+            runtime=f"{kind.name} at {', '.join(map(hide_credentials, self._options.urls))}",
         )
 
     @property
@@ -209,8 +220,9 @@ class OpenAIBackend:
             content_type = response.headers.get("content-type", "")
             if not content_type.startswith(_EVENT_STREAM):
                 raise EngineCrashed(
-                    f"{response.url} answered with {content_type or 'no content type'}, not with a "
-                    f"stream of events ({_EVENT_STREAM})"
+                    f"{hide_credentials(str(response.url))} answered with "
+                    f"{content_type or 'no content type'}, not with a stream of events "
+                    f"({_EVENT_STREAM})"
                 )
             parser = EventStreamParser()
             body = response.aiter_bytes()

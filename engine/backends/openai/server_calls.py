@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import orjson
 
+from common.url_credentials import hide_credentials
 from engine.backends.openai.server_errors import (
     BUSY,
     ServerBusy,
@@ -19,7 +20,7 @@ from engine.backends.openai.server_errors import (
     read_retry_after,
 )
 from engine.backends.openai.server_pool import RemoteServer, ServerPool
-from engine.errors import EngineCrashed, EngineRestarting
+from engine.errors import EngineCrashed, EngineError, EngineRestarting
 
 # How long a request waits for a server that takes it: a client's own tries follow.
 PATIENCE_S = 10.0
@@ -41,6 +42,9 @@ class ServerCalls:
     def __init__(self, http: httpx2.AsyncClient, servers: ServerPool) -> None:
         self._http = http
         self._servers = servers
+        # The value of the header, and the key in it.
+        authorization = http.headers.get("authorization", "")
+        self._secrets = [each for each in (authorization, authorization[7:]) if each]
 
     @asynccontextmanager
     async def open(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[httpx2.Response]:
@@ -56,8 +60,10 @@ class ServerCalls:
             yield response
         except httpx2.HTTPError as error:
             raise EngineCrashed(
-                f"the answer of {server.url} broke off: {describe_failure(error)}"
+                f"the answer of {server.name} broke off: {describe_failure(error)}"
             ) from None
+        except EngineError as error:
+            raise self._without_key(error) from None
         finally:
             self._servers.release(server)
             await response.aclose()
@@ -69,7 +75,8 @@ class ServerCalls:
         try:
             return orjson.loads(content)
         except orjson.JSONDecodeError:
-            raise EngineCrashed(f"{response.url} answered without JSON") from None
+            url = hide_credentials(str(response.url))
+            raise EngineCrashed(f"{url} answered without JSON") from None
 
     async def _find_taker(self, path: str, content: bytes) -> tuple[RemoteServer, httpx2.Response]:
         """Return the server that has taken a request, which the caller releases, and the answer."""
@@ -102,9 +109,9 @@ class ServerCalls:
 
     async def _send(self, server: RemoteServer, path: str, content: bytes) -> httpx2.Response:
         """Return a response with status 200. Raises ServerBusy or EngineError."""
-        url = f"{server.url}{path}"
+        url = f"{server.name}{path}"
         try:
-            response = await self._retry_closed_connection(url, content)
+            response = await self._retry_closed_connection(f"{server.url}{path}", content)
         except _UNSENT as error:
             raise ServerBusy(f"{url}: {describe_failure(error)}") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -118,7 +125,14 @@ class ServerCalls:
         if response.status_code in BUSY:
             reason = f"{url} answered with status {response.status_code}"
             raise ServerBusy(reason, read_retry_after(response.headers))
-        raise build_error(url, response.status_code, body)
+        raise self._without_key(build_error(url, response.status_code, body))
+
+    def _without_key(self, error: EngineError) -> EngineError:
+        """Return an error without the key, which some servers quote when they refuse a request."""
+        message = error.message
+        for secret in self._secrets:
+            message = message.replace(secret, "***")
+        return error if message == error.message else type(error)(message, **error.details)
 
     async def _retry_closed_connection(self, url: str, content: bytes) -> httpx2.Response:
         """Send a request, and once more if the server had closed its connection at that moment."""

@@ -9,6 +9,10 @@ from typing import Any
 import httpx2
 import orjson
 
+from common.url_credentials import hide_credentials
+from engine.backends.openai.server_errors import BUSY
+
+_NOT_ALLOWED = frozenset({401, 403})
 # Of the engines of this project.
 _LOADING_STATES = frozenset({"loading", "restarting"})
 
@@ -30,6 +34,24 @@ class ServerModel:
 async def list_models(http: httpx2.AsyncClient, url: str) -> httpx2.Response:
     """Request the models of the server at a base URL. Raises httpx2.HTTPError."""
     return await http.get(f"{url}/v1/models")
+
+
+def describe_refusal(response: httpx2.Response) -> str | None:
+    """Return why a server will never list its models; None if it does, or has no list.
+
+    Raises httpx2.HTTPStatusError if it may do so later.
+    """
+    status, url = response.status_code, hide_credentials(str(response.url))
+    if status in _NOT_ALLOWED:
+        return f"{url} refuses UPSTREAM_KEY with status {status}"
+    if response.is_redirect:
+        location = hide_credentials(response.headers.get("location", ""))
+        return f"{url} redirects to {location}: set UPSTREAM_URL to the server itself"
+    if status in BUSY or status >= httpx2.codes.INTERNAL_SERVER_ERROR:
+        raise httpx2.HTTPStatusError(
+            f"{url} answered with status {status}", request=response.request, response=response
+        )
+    return None
 
 
 def read_models(content: bytes) -> tuple[ServerModel, ...]:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from common.url_credentials import hide_credentials
+
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 
 
@@ -25,6 +27,11 @@ class RemoteServer:
     last_failure: str = ""
     # The models that it had at the start, the first one for requests that name none.
     models: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def name(self) -> str:
+        """The URL for messages, without a password."""
+        return hide_credentials(self.url)
 
 
 class ServerPool:

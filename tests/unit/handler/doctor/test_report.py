@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine import BackendConfig, EngineConfig
-from engine.backends.options import RkllmOptions, options_to_wire
+from engine.backends.options import OpenAIOptions, RkllmOptions, options_to_wire
 from engine.doctor.examiner import BEGINS, FAILED
 from handler.doctor import command
 from handler.doctor.examination import _describe_exit, _first_and_last_lines
@@ -58,6 +58,16 @@ def page(
 
 def section(markdown: str, title: str) -> str:
     return markdown.split(f"## {title}\n\n")[1].split("\n\n## ")[0].rstrip()
+
+
+def test_keys_and_passwords_of_servers_are_left_out() -> None:
+    options = OpenAIOptions(
+        model_name="m", model_id="m", urls=("http://user:password@a/v1",), key="secret"
+    )
+    made = page(backend=BackendConfig(options))
+    assert "http://***@a/v1" in made
+    assert "password" not in made
+    assert "secret" not in made
 
 
 def test_settings_steps_and_the_end_have_sections() -> None:

@@ -42,7 +42,7 @@ async def test_job_without_an_engine_is_not_tried_in_a_loop(clock: VirtualClock)
 
 async def test_last_attempt_after_crashes_has_the_engine_to_itself(clock: VirtualClock) -> None:
     job, engine = attempts()
-    slots = []
+    slots: list[Any] = []
     while job.record_interruption(Interruption.CRASH):
         slots.append(await job.next_slot())
     assert slots == [None] * (MAX_CRASHES - 2) + ["slot"]

@@ -10,7 +10,13 @@ import pytest
 
 from engine.backends.openai.server_calls import PATIENCE_S, ServerCalls
 from engine.backends.openai.server_pool import ServerPool
-from engine.errors import EngineCrashed, EngineRestarting, PromptTooLong, RequestRejected
+from engine.errors import (
+    EngineCrashed,
+    EngineError,
+    EngineRestarting,
+    PromptTooLong,
+    RequestRejected,
+)
 from tests.virtual_time import VirtualClock
 
 OK = httpx2.Response(200, json={"fine": True})
@@ -142,3 +148,30 @@ async def test_request_is_sent_once_more_if_its_connection_was_closed(
     with pytest.raises(EngineCrashed, match="did not answer: disconnected"):
         await broken.post()
     assert broken.hosts == ["a", "a"]
+
+
+@pytest.mark.parametrize("status", [400, 418, 500])
+async def test_error_has_neither_key_nor_password(status: int) -> None:
+    def reply(request: httpx2.Request) -> httpx2.Response:
+        words = f"no access for {request.headers['authorization']}"
+        return httpx2.Response(status, json={"error": {"message": words}})
+
+    http = httpx2.AsyncClient(
+        transport=httpx2.MockTransport(reply), headers={"authorization": "Bearer secret"}
+    )
+    calls = ServerCalls(http, ServerPool(["http://user:password@a/v1"]))
+    with pytest.raises(EngineError) as caught:
+        await calls.post(PATH, {})
+    assert "no access" in caught.value.message
+    assert "secret" not in caught.value.message
+    assert "password" not in caught.value.message
+
+
+async def test_error_in_an_answer_has_no_key() -> None:
+    http = httpx2.AsyncClient(
+        transport=httpx2.MockTransport(lambda _: OK), headers={"authorization": "Bearer secret"}
+    )
+    calls = ServerCalls(http, ServerPool(["http://a"]))
+    with pytest.raises(EngineCrashed, match=r"key \*\*\*"):
+        async with calls.open(PATH, {}):
+            raise EngineCrashed("key secret")
