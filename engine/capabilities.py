@@ -44,6 +44,7 @@ class Capabilities:
     `prefix_reuse`: a prompt that continues the previous prompt and answer reuses their cache.
     `template_variables`: the variables of a chat reach its template.
     `tool_choice`: the engine itself makes the model call a function where a request requires it.
+    `concurrent_calls`: how many embeddings are computed at the same time.
     `token_pieces`: each piece of an answer is one token.
     `stop_token_ids`: ids of tokens can end an answer.
     `abort_in_prefill`: an abort works before the first token; the timeouts depend on it.
@@ -93,6 +94,7 @@ class Capabilities:
     prefix_reuse: bool = False
     template_variables: bool = True
     tool_choice: bool = False
+    concurrent_calls: int = 1
     token_pieces: bool = True
     stop_token_ids: bool = True
     abort_in_prefill: bool = False

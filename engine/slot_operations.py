@@ -11,7 +11,7 @@ from engine.admission import Admission, Slot
 from engine.availability import Availability
 from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
-from engine.errors import EngineError, GenerationTimeout, RequestRejected, UnsupportedParameter
+from engine.errors import GenerationTimeout, RequestRejected, UnsupportedParameter
 from engine.hosts.base import Host
 from engine.models.memory_place import MemoryPlace
 from engine.output import Embedding, PromptToken, Relevance
@@ -102,7 +102,9 @@ class SlotOperations:
         slot: Slot | None = None,
         params: Sequence[Sequence[str]] = (),
     ) -> list[Result]:
-        """Return the results of payloads, computed one after the other on one slot.
+        """Return the results of payloads, computed on one slot.
+
+        They are computed one after the other, or as many at a time as the engine can.
 
         `params` has for each payload the request's names of its texts, for errors; without them
         the names are those of the operation.
@@ -126,7 +128,8 @@ class SlotOperations:
                         check_size(text, capabilities.context_length, param)
                 if slot is None or not slot.take():
                     await self._admission.acquire(priority)
-                results = await self._call_each(operation, payloads, params)
+                width = capabilities.concurrent_calls
+                results = await self._call_each(operation, payloads, params, width)
                 return [operation.read(each) for each in results]
         except TimeoutError as error:
             raise GenerationTimeout(
@@ -138,30 +141,30 @@ class SlotOperations:
         operation: SlotOperation[Any, Any],
         payloads: Sequence[Any],
         params: Sequence[Sequence[str]],
+        width: int,
     ) -> list[Any]:
-        """Make one call for each payload, and release the slot when the last call has returned.
+        """Make a call for each payload, `width` at a time, and release the slot after the last one.
 
         After a cancellation no further call is made. A call in progress cannot be aborted, so the
         slot is held until it returns: otherwise the next request would wait for it.
         """
         is_cancelled = False
 
+        async def call(index: int) -> Any:
+            try:
+                return await self._host.call(operation.name, payloads[index])
+            except RequestRejected as error:
+                raise _rename(error, operation, params[index] if params else ()) from error
+
         async def compute() -> list[Any]:
             results: list[Any] = []
             try:
-                for payload in payloads:
-                    if is_cancelled:
-                        break
-                    results.append(await self._host.call(operation.name, payload))
-            except EngineError as error:
-                if is_cancelled:
-                    return results
-                if params and isinstance(error, RequestRejected):
-                    names = dict(zip(operation.params, params[len(results)], strict=True))
-                    param = str(error.details.get("param"))
-                    if (name := names.get(param)) is not None:
-                        raise error.rename_param(param, name) from error
-                raise
+                while len(results) < len(payloads) and not is_cancelled:
+                    indices = range(len(results), min(len(results) + width, len(payloads)))
+                    results += await asyncio.gather(*map(call, indices), return_exceptions=True)
+                    errors = [each for each in results if isinstance(each, BaseException)]
+                    if errors and not is_cancelled:
+                        raise errors[0]
             finally:
                 self._admission.release()
             return results
@@ -170,3 +173,11 @@ class SlotOperations:
             return await asyncio.shield(asyncio.create_task(compute()))
         finally:
             is_cancelled = True
+
+
+def _rename(
+    error: RequestRejected, operation: SlotOperation[Any, Any], names: Sequence[str]
+) -> RequestRejected:
+    """Return an error with the request's name of the text that it is about."""
+    name = dict(zip(operation.params, names, strict=False)).get(str(error.details.get("param")))
+    return error if name is None else error.rename_param(str(error.details["param"]), name)

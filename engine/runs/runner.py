@@ -49,7 +49,7 @@ class Runner:
     The same class is used in the host process and, under thread isolation, in the caller's own.
     `start` is called only while a slot is free, so there are never more runs than threads. Side
     calls (`SideCall`) have their own thread, so that they do not wait behind a generation, and
-    `PREFILL_CALLS` have another one, because each takes as long as a prefill.
+    `PREFILL_CALLS` have others, because each takes as long as a prefill.
     """
 
     def __init__(self, backend: Backend, sink: Sink) -> None:
@@ -64,7 +64,7 @@ class Runner:
         self._are_pieces_tokens = capabilities.token_pieces
         self._runs = WorkerThreads(capabilities.slots, "run")
         self._calls = WorkerThreads(1, "call")
-        self._prefill_calls = WorkerThreads(1, "prefill-call")
+        self._prefill_calls = WorkerThreads(capabilities.concurrent_calls, "prefill-call")
         return capabilities
 
     def try_run(self) -> None:

@@ -164,6 +164,7 @@ class OpenAIBackend:
             template_variables=kind.template_variables,
             tool_choice=True,
             token_pieces=False,
+            concurrent_calls=self._options.slots,
             embeddings=True,
             images=True,
             abort_in_prefill=True,

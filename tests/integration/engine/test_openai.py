@@ -345,6 +345,23 @@ async def test_embedding_is_that_of_the_server_with_length_1(start: Start, front
 
 
 @only_threads
+async def test_embeddings_of_a_request_are_computed_together(start: Start, front: Front) -> None:
+    together = asyncio.Barrier(4)
+
+    async def answer(exchange: Exchange) -> None:
+        await asyncio.wait_for(together.wait(), WAIT_S)
+        size = len(exchange.body["input"])
+        await exchange.send_json(
+            {"data": [{"embedding": [size, 0]}], "usage": {"prompt_tokens": size}}
+        )
+
+    engine = front(await start(answer=answer), slots=4)
+    texts = ["a" * (number + 1) for number in range(8)]
+    embeddings = await engine.compute(EMBED, texts, Priority.JOB)
+    assert [each.tokens for each in embeddings] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@only_threads
 async def test_failed_embedding_is_an_error(start: Start, front: Front) -> None:
     async def answer(exchange: Exchange) -> None:
         await exchange.send_json({"data": []})
