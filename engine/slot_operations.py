@@ -154,7 +154,10 @@ class SlotOperations:
             try:
                 return await self._host.call(operation.name, payloads[index])
             except RequestRejected as error:
-                raise _rename(error, operation, params[index] if params else ()) from error
+                renamed = _rename(error, operation, params[index] if params else ())
+                if renamed is error:
+                    raise
+                raise renamed from error
 
         async def compute() -> list[Any]:
             results: list[Any] = []
