@@ -517,5 +517,5 @@ def _describe_value(cls: type[Settings], name: str, value: object) -> str:
     setting = cls.model_fields.get(name.lower())
     if setting is not None and "SecretStr" in str(setting.annotation):
         return ""
-    printed = hide_credentials(value) if isinstance(value, str) and "://" in value else value
-    return f", got {printed!r}"
+    visible = hide_credentials(value) if isinstance(value, str) and "://" in value else value
+    return f", got {visible!r}"

@@ -60,7 +60,8 @@ def describe_model(
         "created": created,
         "owned_by": "worker-rkllm",
         "root": served if name in pipeline.aliases else name,
-        "max_model_len": file_context if capabilities is None else capabilities.context_length,
+        # 0 stands for an unknown length.
+        "max_model_len": (capabilities.context_length if capabilities else file_context) or None,
         "state": engine.state.value,
     }
     if engine.failure is not None:

@@ -53,6 +53,15 @@ async def test_stop_string_in_the_reasoning_ends_nothing(
     assert "warnings" not in answer
 
 
+async def test_unknown_context_of_a_model_is_null(serve: Serve, script: ScriptFactory) -> None:
+    behind = await serve(script({"pieces": ["a"]}), model_name="m")
+    front = await serve(engine="openai", upstream_url=behind.url, model_name="other")
+    async with front.client() as client:
+        await client.post("/v1/chat/completions", json=ROUTES["/v1/chat/completions"])
+        [model] = (await client.get("/v1/models")).json()["data"]
+    assert (model["id"], model["state"], model["max_model_len"]) == ("other", "ready", None)
+
+
 async def test_models_of_the_server_are_served_if_none_is_named(
     serve: Serve, script: ScriptFactory
 ) -> None:
