@@ -45,6 +45,7 @@ class Capabilities:
     `template_variables`: the variables of a chat reach its template.
     `tool_choice`: the engine itself makes the model call a function where a request requires it.
     `concurrent_calls`: how many embeddings are computed at the same time.
+    `isolated_crashes`: a crash of one generation leaves the others alone.
     `token_pieces`: each piece of an answer is one token.
     `stop_token_ids`: ids of tokens can end an answer.
     `abort_in_prefill`: an abort works before the first token; the timeouts depend on it.
@@ -95,6 +96,7 @@ class Capabilities:
     template_variables: bool = True
     tool_choice: bool = False
     concurrent_calls: int = 1
+    isolated_crashes: bool = False
     token_pieces: bool = True
     stop_token_ids: bool = True
     abort_in_prefill: bool = False

@@ -197,7 +197,7 @@ class Engine:
     async def reserve(self, priority: Priority, *, exclusive: bool = False) -> Slot:
         """Wait for a slot on a loaded engine, and hold it for a later `generate`.
 
-        Nothing else runs while an exclusive slot is held.
+        Nothing else runs while an exclusive slot is held, unless crashes are isolated anyway.
 
         Job queues reserve a slot before they take a job: so the job waits in the durable queue, and
         its wait does not count as execution. Raises EngineUnavailable or QueueFull.
@@ -205,8 +205,9 @@ class Engine:
         while True:
             # The host first: slots that are held during a restart would keep out the interactive
             # requests that arrive meanwhile.
-            await self._host.ready()
-            await self._admission.acquire(priority, exclusive=exclusive)
+            capabilities = await self._host.ready()
+            is_alone = exclusive and not capabilities.isolated_crashes
+            await self._admission.acquire(priority, exclusive=is_alone)
             if self._host.loaded and self._host.failure is None:
                 return Slot(self._admission.release)
             self._admission.release()

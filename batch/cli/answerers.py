@@ -94,11 +94,11 @@ class ServerAnswerer:
             try:
                 response = await list_models(self._http, server.url)
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                failures.append(f"{server.url} does not answer: {error or type(error).__name__}")
+                failures.append(f"{server.name} does not answer: {error or type(error).__name__}")
                 continue
             if response.status_code in _NOT_ALLOWED:
                 raise ExecutorLost(
-                    f"{server.url} answered with {response.status_code}: --key-env names the "
+                    f"{server.name} answered with {response.status_code}: --key-env names the "
                     "variable with its key"
                 )
             server.models = [model.id for model in read_models(response.content)]
@@ -106,7 +106,7 @@ class ServerAnswerer:
             raise ExecutorLost("; ".join(failures))
         for failure in failures:
             report(failure)
-        names = [server.url for server in self._servers.servers]
+        names = [server.name for server in self._servers.servers]
         report(f"sending lines to {', '.join(names)}, {self.concurrency} at a time")
 
     async def close(self) -> None:

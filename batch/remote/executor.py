@@ -93,10 +93,10 @@ class RemoteExecutor:
         body = dict(line.body)
         if body.get("model") is None and server.models:
             body["model"] = server.models[0]
-        url = f"{server.url}{route}"
+        url = f"{server.name}{route}"
         began_at_s = time.monotonic()
         try:
-            response = await self._http.post(url, content=orjson.dumps(body))
+            response = await self._http.post(f"{server.url}{route}", content=orjson.dumps(body))
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             raise _Unavailable(f"{url}: {describe_failure(error)}", None, is_busy=False) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:

@@ -46,7 +46,8 @@ class CompletedAnswer:
     def reasoning_tokens(self) -> int:
         """The number of tokens of the reasoning and its marks, of which each has text.
 
-        The engine's own count has precedence: the pieces of a server's answer are no tokens.
+        The engine's own count has precedence: the pieces of a server's answer are no tokens, and
+        may be more than the tokens of the answer.
         """
         if (counted := self.finish.usage.reasoning_tokens) is not None:
             return counted
@@ -56,7 +57,7 @@ class CompletedAnswer:
                 break
             position += len(delta)
             tokens += 1
-        return tokens
+        return min(tokens, self.finish.usage.completion_tokens)
 
     @property
     def sanitized(self) -> bool:

@@ -163,6 +163,7 @@ class OpenAIBackend:
             own_template=True,
             template_variables=kind.template_variables,
             tool_choice=True,
+            isolated_crashes=True,
             token_pieces=False,
             concurrent_calls=self._options.slots,
             embeddings=True,

@@ -135,16 +135,23 @@ class ServerCalls:
         return error if message == error.message else type(error)(message, **error.details)
 
     async def _retry_closed_connection(self, url: str, content: bytes) -> httpx2.Response:
-        """Send a request, and once more if the server had closed its connection at that moment."""
-        try:
-            return await self._post(url, content)
-        except httpx2.RemoteProtocolError:
-            return await self._post(url, content)
+        """Send a request, and once more if the server had closed its old connection meanwhile."""
+        is_new = False
 
-    async def _post(self, url: str, content: bytes) -> httpx2.Response:
-        return await self._http.send(
-            self._http.build_request("POST", url, content=content), stream=True
-        )
+        async def trace(event: str, _: Mapping[str, Any]) -> None:
+            nonlocal is_new
+            is_new = is_new or event.startswith("connection.connect")
+
+        extensions = {"trace": trace}
+        request = self._http.build_request("POST", url, content=content, extensions=extensions)
+        try:
+            return await self._http.send(request, stream=True)
+        except httpx2.RemoteProtocolError:
+            if is_new:
+                raise
+            return await self._http.send(
+                self._http.build_request("POST", url, content=content), stream=True
+            )
 
 
 async def _read_beginning(response: httpx2.Response) -> bytes:

@@ -151,6 +151,29 @@ async def test_connection_is_used_again(
 
 
 @only_threads
+async def test_request_on_a_new_connection_is_sent_once(start: Start, front: Front) -> None:
+    async def answer(exchange: Exchange) -> None:
+        # It may have computed the answer, and this request may be why it ends.
+        exchange.writer.close()
+
+    upstream = await start(answer=answer)
+    engine = front(upstream)
+    with pytest.raises(EngineCrashed, match="did not answer"):
+        await asyncio.gather(ask(engine, HI), ask(engine, HI))
+    # The first one may have had the connection on which the models were listed.
+    await wait_until(lambda: engine.running == 0)
+    assert len(upstream.requests) <= 3
+
+
+@only_threads
+async def test_last_attempt_of_a_job_leaves_room_for_others(start: Start, front: Front) -> None:
+    engine = front(await start())
+    slot = await engine.reserve(Priority.JOB, exclusive=True)
+    assert (await ask(engine, HI))[0] == "Hello"
+    slot.release()
+
+
+@only_threads
 async def test_requests_go_to_the_server_with_the_fewest(start: Start, front: Front) -> None:
     release = asyncio.Event()
 

@@ -51,7 +51,7 @@ def test_every_capability_is_listed() -> None:
         *("backend", "model", "context_length", "embedding_size", "starts_in_reasoning", "runtime"),
         *("own_template", "template_markers", "late_system", "control_tokens", "answer_marks"),
         *("call_form", "library_facts", "max_images", "rerank_gap", "token_pieces"),
-        "concurrent_calls",
+        *("concurrent_calls", "isolated_crashes"),
     }
     response = CAPABILITY_LABELS.keys()
     assert response | parameters | of_model == {field.name for field in fields(Capabilities)}
