@@ -23,7 +23,7 @@ LONG_PAGES = frozenset(
         *("docs/batch.md", "docs/index.md", "docs/runpod.md"),
         *("docs/faults.md", "docs/messages.md", "docs/models.md", "docs/ollama.md"),
         *("docs/openai.md", "docs/operations.md", "docs/responses.md"),
-        *("docs/metrics.md", "docs/settings.md", "docs/torture.md"),
+        *("docs/metrics.md", "docs/settings.md", "docs/torture.md", "docs/upstream.md"),
     }
 )
 # tests/long/test_handler_examples.py runs the blocks of this page in a server of their own.
