@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -50,3 +51,12 @@ def test_deadlock_is_an_error() -> None:
 
     with pytest.raises(RuntimeError, match="no task is ready, and no timer"):
         asyncio.run(wait_forever())
+
+
+async def test_other_threads_keep_the_real_time(clock: VirtualClock) -> None:
+    times_s: list[float] = []
+    await clock.advance(3600)
+    thread = threading.Thread(target=lambda: times_s.append(time.monotonic()))
+    thread.start()
+    thread.join()
+    assert times_s[0] < time.monotonic() - 1800

