@@ -22,6 +22,8 @@ S = TypeVar("S", bound=Settings)
 # Each model has a process of its own, which takes some 50 MB.
 _MAX_MODELS = 16
 _TIMEOUT_S = 10.0
+# The start waits for a server that is still loading its model, up to LOAD_TIMEOUT_S. Nothing else
+# runs in this process yet.
 _RETRY_S = 1.0
 
 

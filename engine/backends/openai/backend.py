@@ -36,7 +36,8 @@ from engine.request import Prompt, RenderedPrompt, SamplingParams
 
 logger = logging.getLogger(__name__)
 
-# A server that is not there yet is asked for its models so often.
+# At the start, the pause between two requests for the models of a server that does not answer, and
+# between two log lines about it.
 _RETRY_S = 1.0
 _REPORT_S = 15.0
 # A paused server is tried again soon: requests of users wait for it.

@@ -155,7 +155,7 @@ class ServerCalls:
 
 
 async def _read_beginning(response: httpx2.Response) -> bytes:
-    """Return the beginning of an error's body; what arrived of one that breaks off."""
+    """Return the first 64 kB of an error's body, or less if the connection is lost before that."""
     content = b""
     with suppress(httpx2.HTTPError):
         async for part in response.aiter_bytes():

@@ -18,7 +18,7 @@ from engine.errors import (
     RequestRejected,
 )
 
-# Statuses of a server that is there and takes no more at the moment.
+# Statuses of a server that works, and is too busy for another request.
 BUSY = frozenset({429, 503, 529})
 _NOT_ALLOWED = frozenset({401, 403})
 _REFUSED = frozenset({400, 404, 413, 415, 422, 501})

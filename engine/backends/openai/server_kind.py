@@ -34,15 +34,19 @@ _VLLM = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerKind:
-    """What a kind of server reads apart from OpenAI's own parameters.
+    """A kind of server, such as vLLM, and the parameters that it has beside OpenAI's own.
 
-    `parameters` has the name in a body of each field of SamplingParams that is sent. `grammar` is
-    the parameter for a GBNF grammar, None if there is none. `template_variables` is whether it
-    reads `chat_template_kwargs`. `continuation` are the parameters with which it continues the last
-    message; None if it cannot. `stream_options` are sent with each stream, and `extras` with each
-    request. `reads_reasoning` is whether a message of the assistant may have its reasoning.
-    `ends_at_stops` is whether it can end an answer at the same stop strings as the engine, and
-    after them, so that its usage arrives.
+    Attributes:
+        parameters: the fields of SamplingParams that it reads, with their names in its API.
+        grammar: the parameter for a grammar in GBNF; None if it has no grammars.
+        template_variables: whether it reads `chat_template_kwargs`.
+        token_prompts: whether a prompt may be token ids.
+        continuation: parameters that make it continue the last message; None if it cannot.
+        stream_options: members of `stream_options` in each request.
+        extras: parameters in each request.
+        reads_reasoning: whether messages of the assistant may have `reasoning_content`.
+        ends_at_stops: whether it finds the same stop strings as the engine. It can then end the
+            answer itself, and send its token counts.
     """
 
     name: str
@@ -96,7 +100,7 @@ KINDS: Mapping[str, ServerKind] = {
         grammar="grammar",
         template_variables=True,
         token_prompts=True,
-        # It continues the last message by itself if that is one of the assistant.
+        # It needs no parameter: if the last message is the assistant's, it continues it.
         continuation={},
         # Without this, the length of the prompt is in the last chunk alone.
         extras={"timings_per_token": True},

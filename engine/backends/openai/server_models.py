@@ -19,9 +19,11 @@ _LOADING_STATES = frozenset({"loading", "restarting"})
 
 @dataclass(frozen=True, slots=True)
 class ServerModel:
-    """A model of a server; `context_length` is in tokens, and 0 if the server does not tell it.
+    """A model in the list of a server.
 
-    `is_loading` and `failure`, why it cannot be loaded, are known of a worker-rkllm alone.
+    `context_length` is in tokens; 0 if the list does not have it. Only a worker-rkllm lists models
+    that are not ready: `is_loading` is whether the model is being loaded, and `failure` is why it
+    could not be.
     """
 
     id: str
